@@ -1,0 +1,169 @@
+//! Every example runs, on the embedded store and on a real server, and shows what it promises.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::process::{Command, Output};
+
+use lock_tests::children::{self, Child};
+use lock_tests::server::Server;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Runs an example to its end and returns what it said.
+fn run(program: &str, server: Option<&Server>) -> String {
+    let mut command = Command::new(program);
+    command.env_remove("REDIS_URL");
+    if let Some(server) = server {
+        command.env("REDIS_URL", server.url());
+    }
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let said = String::from_utf8(stdout).unwrap();
+    assert!(status.success(), "{said}\n{}", String::from_utf8_lossy(&stderr));
+    said
+}
+
+/// The table's row that starts so, without its name.
+fn row(said: &str, name: &str) -> Vec<String> {
+    let row = said
+        .lines()
+        .find(|line| line.contains(name))
+        .unwrap_or_else(|| panic!("no {name:?} in:\n{said}"));
+    row.split('|')
+        .map(|cell| cell.trim().to_owned())
+        .filter(|cell| !cell.is_empty())
+        .skip(1)
+        .collect()
+}
+
+fn inventory(server: Option<&Server>) {
+    let said = run(env!("CARGO_BIN_EXE_inventory"), server);
+    let oversold: u32 = row(&said, "without a lock")[2].parse().unwrap();
+    assert!(oversold > 0, "nothing was oversold without the lock:\n{said}");
+    assert_eq!(row(&said, "with the lock")[..3], ["300", "300", "0"], "{said}");
+}
+
+#[test]
+fn the_inventory_is_exact_with_the_lock_and_oversold_without() {
+    inventory(None);
+}
+
+#[test]
+fn the_inventory_is_exact_in_four_processes_on_a_server() {
+    inventory(Some(&Server::start()));
+}
+
+#[test]
+fn one_instance_runs_a_scheduled_job_and_the_others_skip_it() {
+    let server = Server::start();
+    for server in [None, Some(&server)] {
+        let said = run(env!("CARGO_BIN_EXE_scheduled"), server);
+        for tick in 1..=3 {
+            let of_tick: Vec<_> = said
+                .lines()
+                .filter(|line| line.contains(&format!("tick {tick},")))
+                .collect();
+            assert_eq!(of_tick.len(), 3, "{said}");
+            let written = of_tick.iter().filter(|line| line.ends_with("report written")).count();
+            assert_eq!(written, 1, "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_service_with_its_own_manager_never_overdraws_an_account() {
+    let server = Server::start();
+    for server in [None, Some(&server)] {
+        let said = run(env!("CARGO_BIN_EXE_service"), server);
+        assert_eq!(said.matches("took 40").count(), 2, "{said}");
+        assert!(said.contains("account 1 lacks 20"), "{said}");
+    }
+}
+
+#[test]
+fn the_store_of_record_refuses_a_former_holder() {
+    let server = Server::start();
+    for server in [None, Some(&server)] {
+        let said = run(env!("CARGO_BIN_EXE_fenced"), server);
+        assert!(said.contains("the paused one is refused: its token"), "{said}");
+        assert!(
+            said.contains("the paused one is told: lock `prices` was lost"),
+            "{said}"
+        );
+        assert!(said.trim_end().ends_with("the price is 20"), "{said}");
+    }
+}
+
+/// A process of the web example, and its address.
+async fn web(server: &Server, work: &str) -> (Child, String) {
+    let mut child = children::Builder::new(env!("CARGO_BIN_EXE_web"))
+        .env("REDIS_URL", server.url())
+        .env("BIND", "127.0.0.1:0")
+        .env("WORK_MS", work)
+        .spawn();
+    let line = child.line("listening on").await;
+    let address = line.words().last().copied().unwrap_or_default().to_owned();
+    (child, address)
+}
+
+/// Sends a request and returns the whole response.
+async fn post(address: String, path: &'static str, body: &'static str) -> String {
+    let mut stream = TcpStream::connect(&address).await.unwrap();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
+}
+
+#[tokio::test]
+async fn two_web_servers_exclude_each_other_and_the_busy_one_says_when_to_retry() {
+    let server = Server::start();
+    let (_one, first) = web(&server, "1500").await;
+    let (_two, second) = web(&server, "1500").await;
+
+    // Both at once: one of them works on it, in whichever process, and the other is told to come back.
+    let answers = tokio::join!(
+        post(first.clone(), "/orders/42/pay", ""),
+        post(second.clone(), "/orders/42/pay", "")
+    );
+    let (paid, busy): (Vec<_>, Vec<_>) = [answers.0, answers.1]
+        .into_iter()
+        .partition(|answer| answer.starts_with("HTTP/1.1 200"));
+    assert_eq!((paid.len(), busy.len()), (1, 1), "{paid:?} {busy:?}");
+    assert!(busy[0].starts_with("HTTP/1.1 423"), "{busy:?}");
+    let retry_after = busy[0]
+        .lines()
+        .find_map(|line| line.strip_prefix("retry-after: "))
+        .expect("no Retry-After");
+    assert!(
+        (1..=10).contains(&retry_after.trim().parse::<u64>().unwrap()),
+        "{retry_after}"
+    );
+
+    // Another order is nobody's business, and the same one can be asked for again.
+    let answers = tokio::join!(
+        post(first.clone(), "/orders/1/pay", ""),
+        post(second.clone(), "/orders/2/pay", "")
+    );
+    assert!(
+        answers.0.starts_with("HTTP/1.1 200") && answers.1.starts_with("HTTP/1.1 200"),
+        "{answers:?}"
+    );
+}
+
+#[tokio::test]
+async fn extractors_reach_the_handler_under_the_lock() {
+    let server = Server::start();
+    let (_one, address) = web(&server, "0").await;
+    let answers = tokio::join!(
+        post(address.clone(), "/items/7/reserve", r#"{"quantity": 2}"#),
+        post(address.clone(), "/items/7/reserve", r#"{"quantity": 3}"#)
+    );
+    let both = [answers.0, answers.1].concat();
+    assert!(both.contains(r#""total":5"#), "{both}");
+    let bad = post(address, "/items/seven/reserve", r#"{"quantity": 2}"#).await;
+    assert!(bad.starts_with("HTTP/1.1 400"), "{bad}");
+}

@@ -1,0 +1,220 @@
+//! Writes the locked function. What can live in the runtime does; what is here needs the user's own tokens.
+
+use std::time::Duration;
+
+use proc_macro2::{Group, Ident, Span, TokenStream};
+use quote::{ToTokens, quote};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::visit_mut::{self, VisitMut};
+use syn::{Expr, Type, TypeInfer};
+
+use crate::duration::DurationArg;
+use crate::fallback;
+use crate::function::Form;
+use crate::model::{Model, OnBusy, OnLost, Terms};
+use crate::template::Part;
+
+/// The whole macro.
+pub(crate) fn expand(attr: TokenStream, item: TokenStream) -> TokenStream {
+    match Model::new(attr, item.clone()) {
+        Ok(model) => model.expand(),
+        Err(error) => fallback::emit(&error, item),
+    }
+}
+
+/// A name that neither sees nor is seen by the user's.
+fn local(name: &str) -> Ident {
+    Ident::new(&format!("__lock_{name}"), Span::mixed_site())
+}
+
+impl Model {
+    fn expand(&self) -> TokenStream {
+        let function = &self.function;
+        let (attrs, inner_attrs, vis) = (&function.attrs, &function.inner_attrs, &function.vis);
+        let mut sig = function.sig.clone();
+        sig.inputs = self.parameters.inputs.clone();
+        let statements = match &self.form {
+            Form::Async => self.locked(&function.body.to_token_stream()),
+            Form::Boxed(boxed) => {
+                let (before, pin, future) = (&boxed.before, &boxed.pin, &boxed.future);
+                let (attrs, asyncness, capture) = (&future.attrs, &future.async_token, &future.capture);
+                let locked = self.locked(&future.block.to_token_stream());
+                quote! { #(#before)* #pin(#(#attrs)* #asyncness #capture { #locked }) }
+            }
+        };
+        let mut block = Group::new(function.body.delimiter(), quote! { #(#inner_attrs)* #statements });
+        block.set_span(function.body.span());
+        quote! { #(#attrs)* #vis #sig #block }
+    }
+
+    /// The statements of an `async` block that runs `body` under the lock.
+    ///
+    /// The body takes the arguments before the lock is waited for, so that the outer future does not store them a second time. It is awaited where it is
+    /// pinned, so that the outer future contains it once. It is dropped at the end of the inner block, and every argument with it: before the release.
+    fn locked(&self, body: &TokenStream) -> TokenStream {
+        let private = self.private();
+        let [key, call, held, pinned, ended, error] = ["key", "call", "held", "body", "ended", "error"].map(local);
+        let (site, key_value, policy) = (self.site(), self.key(), self.policy());
+        let (call_value, body) = (self.call(&key), self.body(body));
+        quote! {
+            #site
+            let #key = #key_value;
+            let #call = #call_value;
+            let mut #held;
+            let #ended = {
+                let #pinned = ::core::pin::pin!(async move { #body });
+                #held = match #call.enter().await {
+                    ::core::result::Result::Ok(#held) => #held,
+                    ::core::result::Result::Err(#error) => return #private::refused(#policy, #error),
+                };
+                let #ended = #held.run(#pinned).await;
+                #ended
+            };
+            #held.leave(#ended, #policy).await
+        }
+    }
+
+    /// What the generated code calls.
+    fn private(&self) -> TokenStream {
+        let krate = &self.krate;
+        quote! { #krate::__private }
+    }
+
+    fn site(&self) -> TokenStream {
+        let private = self.private();
+        let template = &self.template.text;
+        let function = format!("::{}", self.function.sig.ident.unraw());
+        quote! {
+            static __LOCK_SITE: #private::Site = #private::Site {
+                template: #template,
+                function: ::core::concat!(::core::module_path!(), #function),
+            };
+        }
+    }
+
+    fn key(&self) -> TokenStream {
+        let private = self.private();
+        let parts = self.template.parts.iter().map(|part| match part {
+            Part::Text(text) => quote! { .text(#text) },
+            Part::Insert(insert) if insert.raw => quote! { .raw(&#insert) },
+            Part::Insert(insert) => quote! { .value(&#insert) },
+        });
+        let key = quote! { #private::key() #(#parts)* };
+        let borrowed = self.parameters.borrow(&self.used);
+        if borrowed.is_empty() { key } else { quote! { { #borrowed #key } } }
+    }
+
+    fn call(&self, key: &Ident) -> TokenStream {
+        let private = self.private();
+        let call = match &self.manager {
+            None => quote! { #private::call(&__LOCK_SITE, #key) },
+            Some(manager @ Expr::Reference(_)) => quote! { #private::call_on(#manager, &__LOCK_SITE, #key) },
+            Some(
+                manager @ (Expr::Path(_) | Expr::Field(_) | Expr::Call(_) | Expr::MethodCall(_) | Expr::Index(_)
+                | Expr::Macro(_) | Expr::Paren(_)),
+            ) => quote! { #private::call_on(&#manager, &__LOCK_SITE, #key) },
+            Some(manager) => quote! { #private::call_on(&(#manager), &__LOCK_SITE, #key) },
+        };
+        let terms = self.terms.settings(&private);
+        quote! { #call #terms }
+    }
+
+    /// What becomes of a lock error. rustc's complaint about it belongs to the return type.
+    fn policy(&self) -> TokenStream {
+        let private = self.private();
+        let policy = match &self.on_busy {
+            OnBusy::Error => quote! { #private::OrError },
+            OnBusy::Skip => quote! { #private::OrSkip },
+            OnBusy::Function(path) => return quote! { #private::OrElse(#path) },
+        };
+        let place = self.output().map_or_else(|| self.function.sig.ident.span(), Spanned::span);
+        policy
+            .into_iter()
+            .map(|mut token| {
+                token.set_span(token.span().located_at(place));
+                token
+            })
+            .collect()
+    }
+
+    /// The content of the body's `async` block.
+    fn body(&self, user: &TokenStream) -> TokenStream {
+        let output = self.output().map_or_else(|| quote! { () }, |output| without_impl_trait(output).to_token_stream());
+        let takes = &self.parameters.takes;
+        let value = local("value");
+        quote! {
+            // Never runs: it tells `return` and `?` in the body their type, as a function's signature does.
+            if let ::core::option::Option::Some(#value) = ::core::option::Option::None::<#output> {
+                return #value;
+            }
+            #(#takes)*
+            // In a `let`, so that what the last expression borrows ends before the arguments do, in every edition.
+            let #value: #output = { #user };
+            #value
+        }
+    }
+}
+
+impl Terms {
+    /// `.lease(…).wait(…)`
+    fn settings(&self, private: &TokenStream) -> TokenStream {
+        let mut settings = TokenStream::new();
+        for (name, duration) in [("lease", &self.lease), ("wait", &self.wait), ("at_least", &self.at_least)] {
+            if let Some(duration) = duration {
+                let name = Ident::new(name, Span::call_site());
+                settings.extend(quote! { .#name(#duration) });
+            }
+        }
+        if let Some(renew) = self.renew {
+            settings.extend(quote! { .renew(#renew) });
+        }
+        if let Some(max_renewals) = &self.max_renewals {
+            settings.extend(quote! { .max_renewals(#max_renewals) });
+        }
+        if let Some(fencing) = self.fencing {
+            settings.extend(quote! { .fencing(#fencing) });
+        }
+        if let Some(on_lost) = self.on_lost {
+            let on_lost = match on_lost {
+                OnLost::Cancel => quote! { Cancel },
+                OnLost::Signal => quote! { Signal },
+            };
+            settings.extend(quote! { .on_lost(#private::OnLost::#on_lost) });
+        }
+        settings
+    }
+}
+
+impl ToTokens for DurationArg {
+    fn to_tokens(&self, tokens: &mut TokenStream) {
+        tokens.extend(match self {
+            Self::Literal(duration) => literal(*duration),
+            Self::Expr(expr) => expr.to_token_stream(),
+        });
+    }
+}
+
+fn literal(duration: Duration) -> TokenStream {
+    let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos());
+    quote! { ::core::time::Duration::new(#seconds, #nanos) }
+}
+
+/// `impl Trait` cannot be written in a `let`; the compiler finds the type itself.
+fn without_impl_trait(ty: &Type) -> Type {
+    struct Infer;
+
+    impl VisitMut for Infer {
+        fn visit_type_mut(&mut self, ty: &mut Type) {
+            if let Type::ImplTrait(found) = ty {
+                let underscore_token = syn::token::Underscore(found.impl_token.span);
+                *ty = Type::Infer(TypeInfer { attrs: Vec::new(), underscore_token });
+            }
+            visit_mut::visit_type_mut(self, ty);
+        }
+    }
+
+    let mut ty = ty.clone();
+    Infer.visit_type_mut(&mut ty);
+    ty
+}

@@ -1,0 +1,322 @@
+//! The validated attribute on its function. Building one finds every mistake that the macro can see.
+
+use std::collections::BTreeSet;
+
+use proc_macro2::{Span, TokenStream};
+use quote::ToTokens;
+use syn::ext::IdentExt;
+use syn::visit::{self, Visit};
+use syn::visit_mut::{self, VisitMut};
+use syn::{Expr, ExprLit, ExprPath, GenericParam, Ident, Lit, LitInt, Path, Signature, Type};
+
+use crate::args::{self, Args};
+use crate::capture::Parameters;
+use crate::duration::{self, DurationArg, Range};
+use crate::errors::Errors;
+use crate::function::{self, Form, Function};
+use crate::returns;
+use crate::suggest;
+use crate::template::{self, Part, Template};
+
+pub(crate) struct Model {
+    pub(crate) function: Function,
+    pub(crate) form: Form,
+    pub(crate) parameters: Parameters,
+    pub(crate) template: Template,
+    /// The names of parameters that the key uses.
+    pub(crate) used: BTreeSet<String>,
+    pub(crate) terms: Terms,
+    pub(crate) on_busy: OnBusy,
+    pub(crate) manager: Option<Expr>,
+    /// Where the runtime is.
+    pub(crate) krate: Path,
+}
+
+/// How the lock is taken and held; what is not given is left to the manager.
+pub(crate) struct Terms {
+    pub(crate) lease: Option<DurationArg>,
+    pub(crate) wait: Option<DurationArg>,
+    pub(crate) at_least: Option<DurationArg>,
+    pub(crate) renew: Option<bool>,
+    pub(crate) max_renewals: Option<Expr>,
+    pub(crate) fencing: Option<bool>,
+    pub(crate) on_lost: Option<OnLost>,
+}
+
+/// What becomes of a lock error.
+pub(crate) enum OnBusy {
+    Error,
+    Skip,
+    /// A function makes the return value of it.
+    Function(ExprPath),
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum OnLost {
+    Cancel,
+    Signal,
+}
+
+impl Model {
+    pub(crate) fn new(attr: TokenStream, item: TokenStream) -> syn::Result<Self> {
+        let mut errors = Errors::default();
+        let args = Args::parse(attr, &mut errors);
+        let mut template = template(&args, &mut errors);
+        let terms = Terms::new(&args, &mut errors);
+        let on_busy = on_busy(&args, &mut errors);
+        let manager = args.value("manager", &mut errors).cloned();
+        let krate = krate(&args, &mut errors);
+
+        let function = errors.take(function::parse(item));
+        let form = function.as_ref().and_then(|function| errors.take(function.form()));
+        let (Some(function), Some(form)) = (function, form) else {
+            errors.into_result()?;
+            return Err(syn::Error::new(Span::call_site(), "`#[distributed_lock]` needs an async function"));
+        };
+        let sig = &function.sig;
+        let (mut parameters, output) = match &form {
+            Form::Async => (Parameters::of_async(sig, &function.attrs), returns::output(&sig.output)),
+            Form::Boxed(boxed) => (Parameters::of_boxed(sig, &boxed.future.block), Some(&boxed.output)),
+        };
+        let used = resolve(&mut template, &parameters, sig, &mut errors);
+        parameters.mark_used(&used, &function.body.stream());
+        if let Some(on_busy) = &on_busy {
+            errors.take(returns::check(&sig.ident, output, on_busy));
+        }
+        errors.into_result()?;
+        Ok(Self {
+            form,
+            parameters,
+            template,
+            used,
+            terms,
+            on_busy: on_busy.unwrap_or(OnBusy::Error),
+            manager,
+            krate,
+            function,
+        })
+    }
+
+    /// The type that the body returns.
+    pub(crate) fn output(&self) -> Option<&Type> {
+        match &self.form {
+            Form::Async => returns::output(&self.function.sig.output),
+            Form::Boxed(boxed) => Some(&boxed.output),
+        }
+    }
+}
+
+impl Terms {
+    fn new(args: &Args, errors: &mut Errors) -> Self {
+        let terms = Self {
+            lease: duration(args, "lease", Range::LEASE, errors),
+            wait: duration(args, "wait", Range::FROM_ZERO, errors),
+            at_least: duration(args, "at_least", Range::FROM_ZERO, errors),
+            renew: args.value("renew", errors).and_then(|value| errors.take(boolean("renew", value))),
+            max_renewals: args.value("max_renewals", errors).and_then(|value| errors.take(max_renewals(value))),
+            fencing: args.get("fencing").and_then(|argument| match &argument.value {
+                Some(value) => errors.take(boolean("fencing", value)),
+                None => Some(true),
+            }),
+            on_lost: args.value("on_lost", errors).and_then(|value| errors.take(on_lost(value))),
+        };
+        if let (Some(false), Some(argument)) = (terms.renew, args.get("max_renewals")) {
+            errors.on(
+                &argument.name,
+                "`max_renewals` has no meaning with `renew = false`: a lock that is not renewed ends with its lease; leave one of them out",
+            );
+        }
+        terms
+    }
+}
+
+fn duration(args: &Args, name: &str, range: Range, errors: &mut Errors) -> Option<DurationArg> {
+    let value = args.value(name, errors)?;
+    errors.take(duration::parse(name, value, range))
+}
+
+fn boolean(name: &str, value: &Expr) -> syn::Result<bool> {
+    match value {
+        Expr::Lit(ExprLit { lit: Lit::Bool(value), .. }) => Ok(value.value),
+        _ => Err(syn::Error::new_spanned(value, format!("`{name}` takes `true` or `false`"))),
+    }
+}
+
+fn max_renewals(value: &Expr) -> syn::Result<Expr> {
+    let refuse = |message: &str| Err(syn::Error::new_spanned(value, message));
+    match value {
+        Expr::Lit(ExprLit { lit: Lit::Int(count), .. }) => match count.base10_parse::<u32>() {
+            Ok(0) => refuse("`max_renewals` cannot be zero: write `renew = false` for a lock that is never renewed"),
+            Ok(number) if matches!(count.suffix(), "" | "u32") => {
+                let literal = LitInt::new(&number.to_string(), count.span());
+                Ok(Expr::Lit(ExprLit { attrs: Vec::new(), lit: Lit::Int(literal) }))
+            }
+            Ok(number) => refuse(&format!("write `max_renewals = {number}`")),
+            Err(_) => refuse(&format!("`max_renewals` is too large: give at most {}", u32::MAX)),
+        },
+        Expr::Lit(_) | Expr::Unary(_) => refuse("`max_renewals` takes a number of 1 or more, such as `max_renewals = 30`"),
+        _ => Ok(value.clone()),
+    }
+}
+
+fn on_busy(args: &Args, errors: &mut Errors) -> Option<OnBusy> {
+    if args.get("on_busy").is_none() {
+        return Some(OnBusy::Error);
+    }
+    let value = args.value("on_busy", errors)?;
+    if let Expr::Path(path) = value {
+        return Some(match path.path.get_ident() {
+            Some(word) if word == "error" => OnBusy::Error,
+            Some(word) if word == "skip" => OnBusy::Skip,
+            _ => OnBusy::Function(path.clone()),
+        });
+    }
+    let remedy = "`on_busy` takes `error`, `skip`, or the path of a function from `LockError` to the return type";
+    let word = match value {
+        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => syn::parse_str::<Path>(&text.value()).ok(),
+        _ => None,
+    };
+    errors.on(
+        value,
+        match word {
+            Some(path) => format!("{remedy}: write `on_busy = {}`", path.to_token_stream().to_string().replace(' ', "")),
+            None if matches!(value, Expr::Closure(_)) => format!("{remedy}: make the closure a function and name it"),
+            None => remedy.to_owned(),
+        },
+    );
+    None
+}
+
+fn on_lost(value: &Expr) -> syn::Result<OnLost> {
+    const WORDS: [(&str, OnLost); 2] = [("cancel", OnLost::Cancel), ("signal", OnLost::Signal)];
+    let word = match value {
+        Expr::Path(path) => path.path.segments.last().map(|segment| suggest::fold(&segment.ident.to_string())),
+        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(suggest::fold(&text.value())),
+        _ => None,
+    };
+    let known = WORDS.iter().find(|(name, _)| word.as_deref() == Some(name));
+    match (known, value) {
+        (Some((name, on_lost)), Expr::Path(path)) if path.path.is_ident(name) => Ok(*on_lost),
+        (Some((name, _)), _) => Err(syn::Error::new_spanned(value, format!("write `on_lost = {name}`"))),
+        (None, _) => Err(syn::Error::new_spanned(
+            value,
+            "`on_lost` takes `cancel`, which ends the body when the lock is lost, or `signal`, which lets it go on and tells it",
+        )),
+    }
+}
+
+fn krate(args: &Args, errors: &mut Errors) -> Path {
+    match args.value("crate", errors) {
+        None => syn::parse_quote!(::lock_runtime),
+        Some(Expr::Path(path)) if path.qself.is_none() => path.path.clone(),
+        Some(value) => {
+            errors.on(value, "`crate` takes the path where `lock_runtime` can be found, such as `crate = my_app::lock_runtime`");
+            syn::parse_quote!(::lock_runtime)
+        }
+    }
+}
+
+fn template(args: &Args, errors: &mut Errors) -> Template {
+    match args.value("key", errors) {
+        None => Template::global(),
+        Some(Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Template::parse(text, errors),
+        Some(value) => {
+            let example = match value {
+                Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
+                _ => None,
+            };
+            let example = example.map_or_else(|| args::usage("key").to_owned(), |name| format!("key = \"<{name}>\""));
+            errors.on(value, format!("`key` takes a template in quotes: write `{example}`"));
+            Template::global()
+        }
+    }
+}
+
+/// Finds what each name in the template means, and returns the names of parameters among them.
+fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, errors: &mut Errors) -> BTreeSet<String> {
+    let mut used = Used { parameters, names: BTreeSet::new() };
+    let span = template.span;
+    for part in &mut template.parts {
+        let Part::Insert(insert) = part else { continue };
+        used.visit_expr(&insert.expr);
+        if let Some(name) = template::base(&insert.expr).and_then(|base| base.path.get_ident())
+            && let Some(problem) = problem(name, parameters, sig)
+        {
+            errors.at(span, problem);
+        }
+        Hygiene { parameters }.visit_expr_mut(&mut insert.expr);
+    }
+    used.names
+}
+
+/// Why `name` means nothing in the key of this function.
+fn problem(name: &Ident, parameters: &Parameters, sig: &Signature) -> Option<String> {
+    let function = &sig.ident;
+    if name == "self" {
+        let problem = format!("`self` in the key: `{function}` has no `self` parameter");
+        return parameters.receiver.is_none().then_some(problem);
+    }
+    let constant = |param: &GenericParam| matches!(param, GenericParam::Const(param) if param.ident == *name);
+    if parameters.find(name).is_some() || is_constant(name) || sig.generics.params.iter().any(constant) {
+        return None;
+    }
+    let users = || parameters.names.iter().filter(|name| name.is_users());
+    let names: Vec<String> = users().map(|name| name.ident.unraw().to_string()).collect();
+    let names = || names.iter().map(String::as_str);
+    let word = name.to_string();
+    let known = if names().next().is_none() {
+        format!("`{function}` has no parameters")
+    } else {
+        format!("the parameters of `{function}` are {}", suggest::list(names()))
+    };
+    Some(match suggest::nearest(&word, names()) {
+        Some(near) => format!("unknown name `{word}` in the key: did you mean `{near}`? {}", capitalised(&known)),
+        None => format!("unknown name `{word}` in the key: {known}"),
+    })
+}
+
+fn capitalised(text: &str) -> String {
+    text.strip_prefix("the ").map_or_else(|| text.to_owned(), |rest| format!("The {rest}"))
+}
+
+/// `REGION`: what Rust's naming rules keep for constants.
+fn is_constant(name: &Ident) -> bool {
+    let name = name.to_string();
+    name.contains(|c: char| c.is_uppercase()) && !name.contains(|c: char| c.is_lowercase())
+}
+
+/// Collects the parameters that an expression uses.
+struct Used<'a> {
+    parameters: &'a Parameters,
+    names: BTreeSet<String>,
+}
+
+impl<'ast> Visit<'ast> for Used<'_> {
+    fn visit_expr_path(&mut self, path: &'ast ExprPath) {
+        if let Some(name) = path.path.get_ident().and_then(|ident| self.parameters.find(ident)) {
+            self.names.insert(name.ident.to_string());
+        }
+        visit::visit_expr_path(self, path);
+    }
+}
+
+/// Lets names in the template mean the parameters, wherever the two were written: a `macro_rules!` may have brought one of them.
+struct Hygiene<'a> {
+    parameters: &'a Parameters,
+}
+
+impl VisitMut for Hygiene<'_> {
+    fn visit_expr_path_mut(&mut self, path: &mut ExprPath) {
+        if let Some(ident) = path.path.get_ident() {
+            let meant = match (self.parameters.find(ident), self.parameters.receiver) {
+                (Some(name), _) => Some(name.ident.span()),
+                (None, Some(receiver)) if ident == "self" => Some(receiver.span),
+                _ => None,
+            };
+            if let (Some(meant), Some(segment)) = (meant, path.path.segments.first_mut()) {
+                segment.ident.set_span(segment.ident.span().resolved_at(meant));
+            }
+        }
+        visit_mut::visit_expr_path_mut(self, path);
+    }
+}

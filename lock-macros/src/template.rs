@@ -1,0 +1,299 @@
+//! The key template: literal text with `<expr>` where a value is inserted.
+//!
+//! `<<` and `>>` are literal brackets and braces have no meaning. A template that could make one key of two different calls is refused.
+
+use std::str::FromStr;
+
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::{Expr, LitStr};
+
+use crate::errors::Errors;
+
+/// The longest key, in bytes, and the start of the keys that the runtime keeps for itself; both are checked there again.
+const MAX_KEY: usize = 1024;
+const RESERVED: &str = "%lock-";
+
+pub(crate) struct Template {
+    /// The template as it was written.
+    pub(crate) text: String,
+    pub(crate) span: Span,
+    pub(crate) parts: Vec<Part>,
+}
+
+pub(crate) enum Part {
+    Text(String),
+    Insert(Insert),
+}
+
+/// One `<expr>` or `<expr:raw>`.
+pub(crate) struct Insert {
+    /// What stands between the brackets, without `:raw`.
+    pub(crate) source: String,
+    /// Every token has the literal's span.
+    pub(crate) expr: Expr,
+    pub(crate) raw: bool,
+}
+
+impl Template {
+    /// The key of a function whose attribute names none.
+    pub(crate) fn global() -> Self {
+        let text = "global_lock".to_owned();
+        Self { parts: vec![Part::Text(text.clone())], text, span: Span::call_site() }
+    }
+
+    /// Reads the template; whatever is wrong goes into `errors`.
+    pub(crate) fn parse(literal: &LitStr, errors: &mut Errors) -> Self {
+        let mut template = Self { text: literal.value(), span: literal.span(), parts: Vec::new() };
+        template.parts = split(&template.text, literal.span(), errors);
+        template.check(errors);
+        template
+    }
+
+    fn check(&self, errors: &mut Errors) {
+        if self.text.is_empty() {
+            errors.at(self.span, "the key is empty: name what is to be locked, such as `key = \"inventory:<item_id>\"`");
+        }
+        let length: usize = self
+            .parts
+            .iter()
+            .map(|part| match part {
+                Part::Text(text) => text.len(),
+                Part::Insert(_) => 0,
+            })
+            .sum();
+        if length > MAX_KEY {
+            errors.at(self.span, format!("the key has {length} bytes and at most {MAX_KEY} are allowed"));
+        }
+        if matches!(self.parts.first(), Some(Part::Text(text)) if text.starts_with(RESERVED)) {
+            errors.at(self.span, format!("keys that start with `{RESERVED}` are kept for the library: choose another name"));
+        }
+        self.check_injective(errors);
+    }
+
+    /// Values never contain a [separator](separates) after encoding, so a separator between two of them keeps their tuples apart. Without one, `"1"-"2-3"` and
+    /// `"1-2"-"3"` would be one key.
+    fn check_injective(&self, errors: &mut Errors) {
+        let mut before: Option<&Insert> = None;
+        let mut between = "";
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => between = text,
+                // Whoever writes `:raw` answers for what is around it.
+                Part::Insert(insert) if insert.raw => before = None,
+                Part::Insert(insert) => {
+                    if let Some(before) = before
+                        && before.source != insert.source
+                        && !between.chars().any(separates)
+                    {
+                        let (left, right) = (&before.source, &insert.source);
+                        errors.at(
+                            self.span,
+                            format!(
+                                "`<{left}>{between}<{right}>`: two different calls could make the same key. Put a `:` between them, \
+                                 `<{left}>:<{right}>`, or write `<{left}:raw>` if its values can never be mistaken"
+                            ),
+                        );
+                    }
+                    before = Some(insert);
+                    between = "";
+                }
+            }
+        }
+    }
+}
+
+/// Whether `c` never stands in an inserted value: what the runtime's `KeyBuilder::value` encodes, without `%`, which encoding itself writes.
+fn separates(c: char) -> bool {
+    matches!(c, ':' | '{' | '}' | '<' | '>') || c.is_whitespace() || c.is_control()
+}
+
+fn split(template: &str, span: Span, errors: &mut Errors) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut text = String::new();
+    let mut rest = template;
+    while let Some(at) = rest.find(['<', '>']) {
+        let (plain, tail) = rest.split_at(at);
+        text.push_str(plain);
+        if let Some(tail) = tail.strip_prefix("<<") {
+            text.push('<');
+            rest = tail;
+        } else if let Some(tail) = tail.strip_prefix(">>") {
+            text.push('>');
+            rest = tail;
+        } else if let Some(tail) = tail.strip_prefix('>') {
+            errors.at(span, "a `>` in the key closes nothing: write `>>` for a `>` as text");
+            rest = tail;
+        } else {
+            let Some(end) = closing(tail) else {
+                errors.at(
+                    span,
+                    format!("`{tail}` in the key is not closed: write `<name>` to insert a value, `<<` for a `<` as text"),
+                );
+                rest = "";
+                break;
+            };
+            if !text.is_empty() {
+                parts.push(Part::Text(std::mem::take(&mut text)));
+            }
+            parts.extend(errors.take(insert(&tail[1..end], span)).map(Part::Insert));
+            rest = &tail[end + 1..];
+        }
+    }
+    text.push_str(rest);
+    if !text.is_empty() {
+        parts.push(Part::Text(text));
+    }
+    parts
+}
+
+/// Where the bracket that opens `tail` is closed; those of a type argument (`id.get::<u8>()`) nest.
+fn closing(tail: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    tail.char_indices().find_map(|(at, c)| {
+        match c {
+            '<' => depth += 1,
+            '>' => depth -= 1,
+            _ => {}
+        }
+        (depth == 0).then_some(at)
+    })
+}
+
+fn insert(inside: &str, span: Span) -> syn::Result<Insert> {
+    let refuse = |message: String| Err(syn::Error::new(span, message));
+    let whole = inside.trim();
+    let (source, raw) = match whole.rsplit_once(':') {
+        Some((source, "raw")) if !source.ends_with(':') => (source.trim_end(), true),
+        Some((source, suffix)) if !source.ends_with(':') && !suffix.contains([')', ']', '>']) => {
+            return refuse(format!(
+                "`<{whole}>` in the key: `:{suffix}` is unknown; write `<{source}>`, or `<{source}:raw>` to insert the value without encoding"
+            ));
+        }
+        _ => (whole, false),
+    };
+    if source.is_empty() {
+        return refuse(format!(
+            "`<{inside}>` in the key inserts nothing: write a parameter's name between the brackets, or `<<` and `>>` for brackets as text"
+        ));
+    }
+    let expr = TokenStream::from_str(source).ok().and_then(|tokens| syn::parse2::<Expr>(respan(tokens, span)).ok());
+    match expr {
+        Some(expr) if base(&expr).is_some() => Ok(Insert { source: source.to_owned(), expr, raw }),
+        _ => refuse(format!(
+            "`<{source}>` is not what a key can insert: write a parameter, a field of it, a method call on it, `self.…`, or a constant"
+        )),
+    }
+}
+
+/// The path that an insertable expression starts with.
+pub(crate) fn base(expr: &Expr) -> Option<&syn::ExprPath> {
+    match expr {
+        Expr::Path(path) => Some(path),
+        Expr::Field(field) => base(&field.base),
+        Expr::MethodCall(call) => base(&call.receiver),
+        Expr::Index(index) => base(&index.expr),
+        Expr::Paren(paren) => base(&paren.expr),
+        _ => None,
+    }
+}
+
+/// Errors in the expression, and rustc's, point at the template.
+fn respan(tokens: TokenStream, span: Span) -> TokenStream {
+    tokens
+        .into_iter()
+        .map(|mut token| {
+            if let TokenTree::Group(group) = &token {
+                token = Group::new(group.delimiter(), respan(group.stream(), span)).into();
+            }
+            token.set_span(span);
+            token
+        })
+        .collect()
+}
+
+impl ToTokens for Insert {
+    fn to_tokens(&self, tokens: &mut TokenStream) {
+        self.expr.to_tokens(tokens);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::panic)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Vec<String>, Vec<String>> {
+        let mut errors = Errors::default();
+        let template = Template::parse(&LitStr::new(text, Span::call_site()), &mut errors);
+        match errors.into_result() {
+            Ok(()) => Ok(template
+                .parts
+                .iter()
+                .map(|part| match part {
+                    Part::Text(text) => format!("text {text}"),
+                    Part::Insert(Insert { source, raw: false, .. }) => format!("value {source}"),
+                    Part::Insert(Insert { source, .. }) => format!("raw {source}"),
+                })
+                .collect()),
+            Err(error) => Err(error.into_iter().map(|error| error.to_string()).collect()),
+        }
+    }
+
+    #[test]
+    fn a_template_is_text_and_values() {
+        for (template, expected) in [
+            ("global", vec!["text global"]),
+            ("inventory:<item_id>", vec!["text inventory:", "value item_id"]),
+            ("<a>:<b>", vec!["value a", "text :", "value b"]),
+            ("{<tenant>}<order.id>", vec!["text {", "value tenant", "text }", "value order.id"]),
+            ("{literal}:<self.shop.name()>", vec!["text {literal}:", "value self.shop.name()"]),
+            ("a<<b>>c", vec!["text a<b>c"]),
+            ("<<<id>>>", vec!["text <", "value id", "text >"]),
+            ("< id >", vec!["value id"]),
+            ("<id:raw>-<b>", vec!["raw id", "text -", "value b"]),
+            ("<a>-<b:raw>-<c>", vec!["value a", "text -", "raw b", "text -", "value c"]),
+            ("<a>-<a>", vec!["value a", "text -", "value a"]),
+            ("<ids[0].get::<Vec<u8>>()>", vec!["value ids[0].get::<Vec<u8>>()"]),
+            ("<crate::REGION>", vec!["value crate::REGION"]),
+            ("<Self::NAME:raw>", vec!["raw Self::NAME"]),
+            ("<pair.0>", vec!["value pair.0"]),
+        ] {
+            assert_eq!(parse(template).as_deref(), Ok(expected.as_slice()).map(|e| e.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()).as_deref(), "{template}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_template_is_refused_with_the_remedy() {
+        let long = "x".repeat(1025);
+        for (template, expected) in [
+            ("", "the key is empty"),
+            ("a:<id", "`<id` in the key is not closed"),
+            ("a:id>", "write `>>`"),
+            ("a:<>", "inserts nothing"),
+            ("a:< >", "inserts nothing"),
+            ("a:<:raw>", "inserts nothing"),
+            ("a:<id:08>", "`:08` is unknown; write `<id>`"),
+            ("a:<id + 1>", "is not what a key can insert"),
+            ("a:<hash(id)>", "is not what a key can insert"),
+            ("a:<\"id\">", "is not what a key can insert"),
+            ("a:<id?>", "is not what a key can insert"),
+            ("a:<item id>", "is not what a key can insert"),
+            ("<a><b>", "two different calls"),
+            ("<a>-<b>", "Put a `:` between them, `<a>:<b>`"),
+            ("<a>%<b>", "two different calls"),
+            ("%lock-x", "kept for the library"),
+            (&long, "1025 bytes"),
+        ] {
+            match parse(template) {
+                Err(errors) => assert!(errors.iter().any(|error| error.contains(expected)), "{template}: {errors:?}"),
+                Ok(parts) => panic!("{template} was accepted: {parts:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_mistake_in_a_template_is_found() {
+        assert_eq!(parse("<a>-<b>:<>:c>:<d").err().map(|errors| errors.len()), Some(4));
+    }
+}

@@ -1,0 +1,202 @@
+//! Settings of a manager.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::clock::{BootClock, Clock, TokioClock};
+use crate::engine::{Engine, Timer};
+use crate::error::LockError;
+use crate::manager::{Defaults, LockManager, Margins, Pace, Shared};
+use crate::stats::Counters;
+use crate::store::memory::MemoryStore;
+use crate::store::redis::{RedisSettings, RedisStore};
+use crate::store::{LockStore, StoreError};
+use crate::watchdog::{Watchdog, hint_receiver};
+
+/// Makes a [`LockManager`]. Started by [`LockManager::builder`].
+///
+/// ```
+/// # use lock_runtime::{Backoff, LockManager};
+/// # use std::time::Duration;
+/// let locks = LockManager::builder("memory://")
+///     .prefix("shop:")
+///     .lease(Duration::from_secs(15))
+///     .wait(Duration::from_secs(2))
+///     .backoff(Backoff::new(Duration::from_millis(2), Duration::from_millis(100)))
+///     .build()?;
+/// assert_eq!(locks.prefix(), "shop:");
+/// # Ok::<(), lock_runtime::LockError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens until `build`"]
+pub struct LockManagerBuilder {
+    url: String,
+    store: Option<Arc<dyn LockStore>>,
+    prefix: String,
+    defaults: Defaults,
+    backoff: Backoff,
+    skew: Duration,
+    clock: Option<Arc<dyn Clock>>,
+    redis: RedisSettings,
+    shutdown_grace: Duration,
+}
+
+impl LockManagerBuilder {
+    pub(crate) fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            store: None,
+            prefix: "dist_lock:".to_owned(),
+            defaults: Defaults {
+                lease: Duration::from_secs(30),
+                wait: Duration::from_secs(10),
+                max_renewals: 30,
+            },
+            backoff: Backoff::default(),
+            skew: Duration::ZERO,
+            clock: None,
+            redis: RedisSettings::default(),
+            shutdown_grace: Duration::from_secs(10),
+        }
+    }
+
+    /// What every key in the store starts with; `dist_lock:` unless said otherwise. May be empty.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// The lease of a call that gives none; 30 s unless said otherwise.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.defaults.lease = lease;
+        self
+    }
+
+    /// The wait of a call that gives none; 10 s unless said otherwise.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.defaults.wait = wait;
+        self
+    }
+
+    /// The `max_renewals` of a call that gives none; 30 unless said otherwise.
+    pub fn max_renewals(mut self, max_renewals: u32) -> Self {
+        self.defaults.max_renewals = max_renewals;
+        self
+    }
+
+    /// The pauses between attempts.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// How far the clocks of servers that can replace one another may differ; zero unless said otherwise, which
+    /// is right for one server. Every lease is relied on for that much less, because expiries are replicated as
+    /// wall-clock times.
+    pub fn skew(mut self, skew: Duration) -> Self {
+        self.skew = skew;
+        self
+    }
+
+    /// How long a connection may take to be made; 2 s unless said otherwise.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.redis.connect_timeout = limit;
+        self
+    }
+
+    /// How long one command may take; 1 s unless said otherwise. A connection that leaves a command unanswered
+    /// for so long is replaced.
+    pub fn response_timeout(mut self, limit: Duration) -> Self {
+        self.redis.response_timeout = limit;
+        self
+    }
+
+    /// How long [`shutdown`](LockManager::shutdown) lets bodies run on; 10 s unless said otherwise.
+    pub fn shutdown_grace(mut self, grace: Duration) -> Self {
+        self.shutdown_grace = grace;
+        self
+    }
+
+    /// For `rediss://`: trust this certificate authority (PEM) instead of the system's.
+    #[cfg(feature = "tls")]
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.redis.root_certificate = Some(pem.into());
+        self
+    }
+
+    /// For `rediss://`: show the server this certificate and key (PEM).
+    #[cfg(feature = "tls")]
+    pub fn client_certificate(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.redis.client_certificate = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// The clock that deadlines are read from; [`BootClock`] unless said otherwise, and [`TokioClock`] for the
+    /// memory store.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Some(Arc::new(clock));
+        self
+    }
+
+    /// Keep the locks in this store; the URL is then only a name.
+    pub fn store(mut self, store: Arc<dyn LockStore>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// The manager. It connects on first use; [`LockManager::check`] does so at once.
+    ///
+    /// # Errors
+    /// [`LockError::Store`] when the URL is not understood, or the lock thread cannot be started.
+    pub fn build(self) -> Result<LockManager, LockError> {
+        let store_error = |source| LockError::Store {
+            key: format!("{}*", self.prefix).into(),
+            source,
+        };
+        Engine::get().map_err(StoreError::permanent).map_err(store_error)?;
+        let store: Arc<dyn LockStore> = match self.store {
+            Some(store) => store,
+            None if self.url.starts_with("memory:") => Arc::new(MemoryStore::new()),
+            None => Arc::new(RedisStore::new(&self.url, self.prefix.clone(), &self.redis).map_err(store_error)?),
+        };
+        let (clock, pace): (Arc<dyn Clock>, _) = match self.clock {
+            Some(clock) => {
+                let watchdog = Watchdog::new(Arc::clone(&clock), Timer::Engine);
+                (clock, Pace::Engine(watchdog))
+            }
+            None if store.release_is_immediate() => {
+                let clock: Arc<dyn Clock> = Arc::new(TokioClock);
+                let paused = Watchdog::new(Arc::clone(&clock), Timer::Caller);
+                (
+                    clock,
+                    Pace::Virtual {
+                        engine: Watchdog::global_tokio(),
+                        paused,
+                    },
+                )
+            }
+            None => (Arc::new(BootClock), Pace::Engine(Watchdog::global())),
+        };
+        let watchdogs = match &pace {
+            Pace::Engine(watchdog) => vec![Arc::downgrade(watchdog)],
+            Pace::Virtual { engine, paused } => vec![Arc::downgrade(engine), Arc::downgrade(paused)],
+        };
+        let reports_losses = store.report_losses(hint_receiver(watchdogs, Arc::downgrade(&store)));
+        Ok(LockManager::new(Arc::new(Shared {
+            store,
+            prefix: self.prefix,
+            defaults: self.defaults,
+            backoff: self.backoff,
+            margins: Margins { skew: self.skew },
+            clock,
+            pace,
+            reports_losses,
+            response_timeout: self.redis.response_timeout,
+            shutdown_grace: self.shutdown_grace,
+            stats: Counters::default(),
+            held: tokio_util::task::TaskTracker::new(),
+            closed: tokio_util::sync::CancellationToken::new(),
+        })))
+    }
+}

@@ -1,0 +1,277 @@
+//! The lock that the running code is under.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::error::{LockError, LostReason};
+use crate::held::{Fate, Held};
+use crate::manager::Shared;
+use crate::store::{Fence, StoreError, Verdict};
+
+thread_local! {
+    /// The innermost lock whose body is being polled on this thread.
+    static CURRENT: RefCell<Option<Arc<Held>>> = const { RefCell::new(None) };
+}
+
+/// Makes `held` the current lock until the returned value is dropped.
+pub(crate) fn enter(held: &Arc<Held>) -> Entered {
+    let outer = CURRENT.try_with(|current| current.replace(Some(Arc::clone(held))));
+    Entered {
+        outer: outer.unwrap_or_default(),
+    }
+}
+
+pub(crate) struct Entered {
+    outer: Option<Arc<Held>>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let outer = self.outer.take();
+        // The thread's locals may be gone already while it ends.
+        let _ = CURRENT.try_with(|current| current.replace(outer));
+    }
+}
+
+pub(crate) fn innermost() -> Option<Arc<Held>> {
+    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+}
+
+/// Whether `innermost` or a lock around it is on this key.
+pub(crate) fn holds(mut innermost: Option<&Arc<Held>>, manager: &Arc<Shared>, key: &str) -> bool {
+    while let Some(held) = innermost {
+        // A lock that was lost is in nobody's way.
+        if &*held.key == key && Arc::ptr_eq(&held.manager.store, &manager.store) && held.fate().is_none() {
+            return true;
+        }
+        innermost = held.parent.as_ref();
+    }
+    false
+}
+
+/// The lock that the calling code runs under: the innermost one whose body this is.
+///
+/// `None` outside of any, and in a task that the body has spawned: such a task is not cancelled with the body,
+/// so it does not count as locked. Hand it a clone of the [`HeldLock`] where it must know.
+///
+/// ```
+/// # use lock_runtime::{LockError, LockManager};
+/// # async fn example() -> Result<(), LockError> {
+/// let locks = LockManager::connect("memory://").await?;
+/// assert!(lock_runtime::current().is_none());
+/// let key = locks.lock("inventory:7").run(async {
+///     lock_runtime::current().map(|lock| lock.key().to_owned())
+/// }).await?;
+/// assert_eq!(key.as_deref(), Some("inventory:7"));
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+/// ```
+#[must_use]
+pub fn current() -> Option<HeldLock> {
+    innermost().map(HeldLock::new)
+}
+
+/// A handle of a held lock. It does not keep the lock: that is the guard's, or the annotated function's.
+#[derive(Clone)]
+pub struct HeldLock {
+    held: Arc<Held>,
+}
+
+impl fmt::Debug for HeldLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldLock")
+            .field("key", &self.key())
+            .field("remaining", &self.remaining())
+            .finish()
+    }
+}
+
+impl HeldLock {
+    pub(crate) fn new(held: Arc<Held>) -> Self {
+        Self { held }
+    }
+
+    /// The key, without the manager's prefix.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.held.name()
+    }
+
+    /// How long the lock is surely valid from now, by this host's clock alone: the lease counted from before
+    /// the last command that set it was sent, less drift and skew. Zero once it is lost or released. The next
+    /// renewal lengthens it.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        if self.end().is_some() {
+            Duration::ZERO
+        } else {
+            self.held.deadline().since(self.held.now())
+        }
+    }
+
+    /// Whether the lock is held, by this host's clock and what the watchdog has heard.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.end().is_none()
+    }
+
+    /// Whether the lock is surely valid for `min` from now. To be asked before a step that must not overlap
+    /// another holder's, such as an external call.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`] when less is left, or what ended the lock.
+    pub fn ensure(&self, min: Duration) -> Result<(), LockError> {
+        self.still_held()?;
+        if self.remaining() < min {
+            return Err(self.held.error(Fate::Lost(LostReason::Expired), false));
+        }
+        Ok(())
+    }
+
+    /// Asks the store whether the lock is held, and returns how long it is surely valid from now.
+    ///
+    /// A lock that turns out to be lost is treated as such at once: its body is cancelled.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`] when it is not, [`LockError::Store`] when the store does not answer within the
+    /// response time-out, which does not end the lock.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect on the lock.
+    pub async fn verify(&self) -> Result<Duration, LockError> {
+        self.still_held()?;
+        let requests = [self.held.renew_request(false)];
+        let verdicts = self.ask(self.held.manager.store.renew(&requests)).await?;
+        match verdicts.into_iter().next() {
+            Some(Verdict::Owned) => self.still_held().map(|()| self.remaining()),
+            Some(verdict) => Err(self.not_owned(&verdict)),
+            None => Err(self.store_error(StoreError::unknown("the store gave no verdict"))),
+        }
+    }
+
+    /// A fencing token for this hold: greater than every token of this key taken before, in any process.
+    ///
+    /// Send it along with each write, and let the store of record reject a smaller one than it has seen; then a
+    /// holder that was paused and lost its lock without knowing cannot overwrite its successor's work. All
+    /// calls on one hold return the same token. It is taken with the lock under `fencing`, and else on the
+    /// first call, by a script that checks first that the lock is still held.
+    ///
+    /// See [How to do distributed
+    /// locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
+    ///
+    /// # Errors
+    /// [`LockError::Lost`] when the lock is no longer held, so that a former holder gets no number.
+    /// [`LockError::Store`] when the store does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect on the lock; a number may be skipped.
+    pub async fn fence(&self) -> Result<u64, LockError> {
+        self.still_held()?;
+        if let Some(fence) = self.held.fence() {
+            return Ok(fence);
+        }
+        let answer = self
+            .ask(self.held.manager.store.fence(&self.held.key, &self.held.value))
+            .await?;
+        match answer {
+            Fence::Token(fence) => {
+                self.still_held()?;
+                let fence = self.held.set_fence(fence);
+                self.held.span.record("fence", fence);
+                Ok(fence)
+            }
+            Fence::NotOwned(verdict) => Err(self.not_owned(&verdict)),
+        }
+    }
+
+    /// Completes when the lock is lost, and returns why. Never completes for a lock that is released in time.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn lost(&self) -> LockError {
+        loop {
+            let mut lost = std::pin::pin!(self.held.lost().notified());
+            // Listen before looking, so that no loss falls between the two.
+            lost.as_mut().enable();
+            if !self.held.has_ended()
+                && let Some(fate) = self.held.look()
+            {
+                return self.held.error(fate, false);
+            }
+            lost.await;
+        }
+    }
+
+    /// Runs a step that must not be cut in half, such as a commit: while it runs, a lost lock does not cancel
+    /// the body; right after it does.
+    ///
+    /// The step may then end without the lock. Keep it short, [`ensure`](Self::ensure) enough time for it, and
+    /// [`fence`](Self::fence) what it writes. Dropping the whole call, as a web server does when its client
+    /// leaves, still drops the step: spawn what must survive that.
+    ///
+    /// # Errors
+    /// What ended the lock, when that was before the step began. Then nothing of it has run.
+    pub async fn shielded<F: Future>(&self, step: F) -> Result<F::Output, LockError> {
+        self.still_held()?;
+        let shield = self.held.shield();
+        let output = step.await;
+        drop(shield);
+        Ok(output)
+    }
+
+    /// The number of times the lease has been renewed.
+    #[must_use]
+    pub fn renewals(&self) -> u32 {
+        self.held.renewals()
+    }
+
+    fn end(&self) -> Option<Fate> {
+        if self.held.has_ended() {
+            Some(Fate::Lost(LostReason::Expired))
+        } else {
+            self.held.look()
+        }
+    }
+
+    fn still_held(&self) -> Result<(), LockError> {
+        match self.end() {
+            Some(fate) => Err(self.held.error(fate, false)),
+            None => Ok(()),
+        }
+    }
+
+    async fn ask<T>(&self, question: impl Future<Output = Result<T, StoreError>>) -> Result<T, LockError> {
+        let (_, timer) = self.held.manager.pace();
+        match timer.timeout(self.held.manager.response_timeout, question).await {
+            Some(answer) => answer.map_err(|error| self.store_error(error)),
+            None => Err(self.store_error(StoreError::unknown("no answer within the response time-out"))),
+        }
+    }
+
+    fn not_owned(&self, verdict: &Verdict) -> LockError {
+        let reason = if *verdict == Verdict::Gone {
+            LostReason::Deleted
+        } else {
+            LostReason::Taken
+        };
+        self.held.end_with(Fate::Lost(reason));
+        self.held.error(self.held.fate().unwrap_or(Fate::Lost(reason)), false)
+    }
+
+    fn store_error(&self, source: StoreError) -> LockError {
+        LockError::Store {
+            key: self.key().into(),
+            source,
+        }
+    }
+
+    /// The last moment at which the lock is surely valid, on the manager's clock.
+    #[must_use]
+    pub fn deadline(&self) -> Moment {
+        self.held.deadline()
+    }
+}

@@ -1,0 +1,84 @@
+//! The process's one lock thread: its runtime drives connections, renewals and releases.
+//!
+//! It is apart from the user's runtimes so that a runtime whose workers are blocked, or one that has ended,
+//! stops none of them.
+
+use std::io;
+use std::time::Duration;
+
+use once_cell::sync::OnceCell;
+use tokio::runtime::Handle;
+
+/// The lock thread of this process.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    handle: Handle,
+    /// The process that started the thread. A forked child inherits this value but not the thread.
+    pid: u32,
+}
+
+static ENGINE: OnceCell<Engine> = OnceCell::new();
+
+impl Engine {
+    /// The engine, started on first use.
+    ///
+    /// # Errors
+    /// When the operating system gives no thread, or this process was forked from the one that started it.
+    pub(crate) fn get() -> io::Result<&'static Self> {
+        let engine = ENGINE.get_or_try_init(Self::start)?;
+        if engine.pid == std::process::id() {
+            Ok(engine)
+        } else {
+            Err(io::Error::other(
+                "this process was forked from one that already used locks; start it by exec, or use locks only after the fork",
+            ))
+        }
+    }
+
+    fn start() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        std::thread::Builder::new()
+            .name("lock-watchdog".to_owned())
+            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+        Ok(Self {
+            handle,
+            pid: std::process::id(),
+        })
+    }
+
+    /// The lock thread's runtime.
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+/// Whose timer a wait runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// The lock thread's, which needs nothing of the caller's runtime.
+    Engine,
+    /// The caller's runtime's, whose clock a test has paused.
+    Caller,
+}
+
+impl Timer {
+    /// Completes after `span`. May be awaited on any runtime. Cancel safe.
+    pub(crate) fn sleep(self, span: Duration) -> tokio::time::Sleep {
+        // A `Sleep` stays with the runtime it was made in, wherever it is polled.
+        let _context = match (self, Engine::get()) {
+            (Self::Engine, Ok(engine)) => Some(engine.handle().enter()),
+            _ => None,
+        };
+        tokio::time::sleep(span)
+    }
+
+    /// The output of `future`, or `None` once `span` has passed.
+    pub(crate) async fn timeout<F: Future>(self, span: Duration, future: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = self.sleep(span) => None,
+        }
+    }
+}

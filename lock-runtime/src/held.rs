@@ -1,0 +1,328 @@
+//! The state of one lock that this process holds, shared by its guard, its handles and the watchdog.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use atomic_waker::AtomicWaker;
+use tokio::sync::Notify;
+
+use crate::clock::Moment;
+use crate::error::{LockError, LostReason};
+use crate::manager::Shared;
+use crate::store::{Receipt, ReleaseRequest, RenewRequest};
+use crate::watchdog::{Plan, Watchdog};
+
+/// What becomes of the body when its lock is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnLost {
+    /// It is dropped at its next await, before another holder can be granted the lock.
+    #[default]
+    Cancel,
+    /// It goes on, and [`HeldLock::lost`](crate::HeldLock::lost) tells it.
+    Signal,
+}
+
+/// How a lock is held: the settings of one acquisition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) lease: Duration,
+    pub(crate) renew: bool,
+    pub(crate) max_renewals: u32,
+    pub(crate) at_least: Duration,
+    pub(crate) on_lost: OnLost,
+}
+
+/// The end of a lock before its guard's end. Set once; the first one stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Lost(LostReason),
+    Hung,
+    Closed,
+}
+
+const FATES: [Fate; 7] = [
+    Fate::Lost(LostReason::Expired),
+    Fate::Lost(LostReason::Taken),
+    Fate::Lost(LostReason::Deleted),
+    Fate::Lost(LostReason::Unreachable),
+    Fate::Lost(LostReason::Forked),
+    Fate::Hung,
+    Fate::Closed,
+];
+
+impl Fate {
+    fn code(self) -> u8 {
+        let at = FATES.iter().position(|fate| *fate == self).unwrap_or_default();
+        u8::try_from(at + 1).unwrap_or(1)
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        FATES.get(usize::from(code).checked_sub(1)?).copied()
+    }
+}
+
+pub(crate) struct Held {
+    pub(crate) id: u64,
+    /// The whole key, prefix included.
+    pub(crate) key: Arc<str>,
+    pub(crate) value: Arc<str>,
+    pub(crate) terms: Terms,
+    /// Just before the acquiring command was sent.
+    pub(crate) since: Moment,
+    pub(crate) acquired_on: Option<u64>,
+    pub(crate) manager: Arc<Shared>,
+    pub(crate) watchdog: Arc<Watchdog>,
+    /// The lock whose body this one was taken in.
+    pub(crate) parent: Option<Arc<Held>>,
+    pub(crate) span: tracing::Span,
+    pub(crate) plan: Mutex<Plan>,
+    /// Ends a renewal that is under way; see [`Watchdog::settled`].
+    pub(crate) settled: Notify,
+    pid: u32,
+    deadline: AtomicU64,
+    renewals: AtomicU32,
+    fate: AtomicU8,
+    /// 0: none taken yet.
+    fence: AtomicU64,
+    /// How many [`shielded`](crate::HeldLock::shielded) sections are under way.
+    shields: AtomicU32,
+    /// Whether the guard has ended.
+    ended: AtomicBool,
+    /// The task that runs the body.
+    runner: AtomicWaker,
+    /// Those who await the loss.
+    lost: Notify,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("key", &self.key)
+            .field("fate", &self.fate())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the acquisition knows when it has been granted a lock.
+pub(crate) struct Granted {
+    pub(crate) key: Arc<str>,
+    pub(crate) value: Arc<str>,
+    pub(crate) terms: Terms,
+    pub(crate) since: Moment,
+    pub(crate) deadline: Moment,
+    pub(crate) acquired_on: Option<u64>,
+    pub(crate) fence: Option<u64>,
+    pub(crate) watchdog: Arc<Watchdog>,
+    pub(crate) parent: Option<Arc<Held>>,
+    pub(crate) span: tracing::Span,
+}
+
+impl Held {
+    pub(crate) fn new(manager: Arc<Shared>, granted: Granted) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            manager,
+            plan: Mutex::default(),
+            settled: Notify::new(),
+            pid: std::process::id(),
+            deadline: AtomicU64::new(granted.deadline.as_nanos()),
+            renewals: AtomicU32::new(0),
+            fate: AtomicU8::new(0),
+            fence: AtomicU64::new(granted.fence.unwrap_or(0)),
+            shields: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+            runner: AtomicWaker::new(),
+            lost: Notify::new(),
+            key: granted.key,
+            value: granted.value,
+            terms: granted.terms,
+            since: granted.since,
+            acquired_on: granted.acquired_on,
+            watchdog: granted.watchdog,
+            parent: granted.parent,
+            span: granted.span,
+        }
+    }
+
+    /// The key as the user knows it.
+    pub(crate) fn name(&self) -> &str {
+        self.key.get(self.manager.prefix.len()..).unwrap_or(&self.key)
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.manager.clock.now()
+    }
+
+    /// Until when the lock is valid.
+    pub(crate) fn deadline(&self) -> Moment {
+        Moment::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// Moves the deadline, never back.
+    pub(crate) fn extend(&self, deadline: Moment) {
+        self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn renewals(&self) -> u32 {
+        self.renewals.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn fence(&self) -> Option<u64> {
+        Some(self.fence.load(Ordering::Acquire)).filter(|fence| *fence != 0)
+    }
+
+    /// Remembers the first token taken, and returns the one to use.
+    pub(crate) fn set_fence(&self, fence: u64) -> u64 {
+        match self
+            .fence
+            .compare_exchange(0, fence, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => fence,
+            Err(earlier) => earlier,
+        }
+    }
+
+    /// How the lock has ended so far as anybody has noticed.
+    pub(crate) fn fate(&self) -> Option<Fate> {
+        Fate::from_code(self.fate.load(Ordering::Acquire))
+    }
+
+    /// How the lock has ended, by the clock too. This is the dead-man switch: it needs no message to arrive.
+    pub(crate) fn look(&self) -> Option<Fate> {
+        if let Some(fate) = self.fate() {
+            return Some(fate);
+        }
+        if self.pid != std::process::id() {
+            self.end_with(Fate::Lost(LostReason::Forked));
+        } else if self.now() >= self.deadline() {
+            let unreachable = self.plan().is_failing();
+            let reason = if unreachable {
+                LostReason::Unreachable
+            } else {
+                LostReason::Expired
+            };
+            self.end_with(Fate::Lost(reason));
+        }
+        self.fate()
+    }
+
+    /// Ends the lock, wakes the body's task so that the body is dropped, and everybody who awaits the loss.
+    pub(crate) fn end_with(&self, fate: Fate) {
+        let first = self
+            .fate
+            .compare_exchange(0, fate.code(), Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if first && !self.has_ended() {
+            self.manager.stats.count_fate(fate);
+            tracing::debug!(parent: &self.span, key = self.name(), ?fate, "lock ended before its guard");
+        }
+        self.runner.wake();
+        self.lost.notify_waiters();
+    }
+
+    /// The fate's or, with none, the good end's name in log fields.
+    pub(crate) const fn outcome(fate: Option<Fate>) -> &'static str {
+        match fate {
+            None => "ok",
+            Some(Fate::Lost(_)) => "lost",
+            Some(Fate::Hung) => "hung",
+            Some(Fate::Closed) => "closed",
+        }
+    }
+
+    pub(crate) fn error(&self, fate: Fate, completed: bool) -> LockError {
+        let key = self.name().into();
+        match fate {
+            Fate::Lost(reason) => LockError::Lost { key, reason, completed },
+            Fate::Hung => LockError::Hung {
+                key,
+                renewals: self.renewals(),
+                held: self.now().since(self.since),
+            },
+            Fate::Closed => LockError::Closed { key },
+        }
+    }
+
+    pub(crate) fn runner(&self) -> &AtomicWaker {
+        &self.runner
+    }
+
+    pub(crate) fn lost(&self) -> &Notify {
+        &self.lost
+    }
+
+    pub(crate) fn is_shielded(&self) -> bool {
+        self.shields.load(Ordering::Acquire) > 0
+    }
+
+    pub(crate) fn shield(&self) -> Shield<'_> {
+        self.shields.fetch_add(1, Ordering::AcqRel);
+        Shield(self)
+    }
+
+    /// The guard's end: from here on nothing renews the lock or reports it lost.
+    pub(crate) fn end_guard(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether this process is the one that took the lock.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    pub(crate) fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn renew_request(&self, extend: bool) -> RenewRequest {
+        RenewRequest {
+            key: Arc::clone(&self.key),
+            value: Arc::clone(&self.value),
+            extend: extend.then_some(self.terms.lease),
+        }
+    }
+
+    /// How much longer the key is to stay for the minimum hold.
+    pub(crate) fn keep(&self) -> Option<Duration> {
+        let keep = self.terms.at_least.saturating_sub(self.now().since(self.since));
+        (keep >= Duration::from_millis(1)).then_some(keep)
+    }
+
+    pub(crate) fn release_request<'a>(&'a self, receipt: &'a Receipt) -> ReleaseRequest<'a> {
+        ReleaseRequest {
+            key: &self.key,
+            value: &self.value,
+            keep: self.keep(),
+            acquired_on: self.acquired_on,
+            receipt,
+        }
+    }
+
+    /// When nothing of this lock can be left in the store: every command that could have set its expiry was
+    /// sent before.
+    pub(crate) fn gone_by(&self) -> Moment {
+        self.now().after(self.terms.lease.max(self.terms.at_least))
+    }
+}
+
+/// A [`shielded`](crate::HeldLock::shielded) section under way.
+pub(crate) struct Shield<'a>(&'a Held);
+
+impl Drop for Shield<'_> {
+    fn drop(&mut self) {
+        self.0.shields.fetch_sub(1, Ordering::AcqRel);
+        // A loss that had to wait for the section is acted on now.
+        if self.0.fate().is_some() {
+            self.0.runner.wake();
+        }
+    }
+}

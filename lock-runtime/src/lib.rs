@@ -1,0 +1,67 @@
+//! Distributed locks for async Rust: one attribute, a watchdog that renews, and a body that is cancelled when
+//! its lock is lost.
+//!
+//! - [`LockManager`] takes locks in a store: Redis or Valkey, or this process's memory for examples and tests.
+//!   [`init`] makes the global one, at start-up.
+//! - [`LockManager::lock`] takes a lock by hand, as a guard or around a future.
+//! - [`current`] is the lock that the calling code runs under.
+//! - [`LockError`] is what all of them return.
+//!
+//! # What is guaranteed
+//!
+//! A lock is valid until the instant before its last acquiring or renewing command was sent, plus its lease,
+//! less 1 % and 2 ms for clock drift, less the manager's [`skew`](LockManagerBuilder::skew). The body's task
+//! looks at the clock before every poll, so no other holder can be granted the lock while a body that yields is
+//! still running, whatever the network does. The clock counts the time that the host is suspended.
+//!
+//! # What is not
+//!
+//! - A body that keeps its thread beyond the deadline cannot be stopped; [`Stats::overruns`] counts it. Neither
+//!   can requests that are already on their way, and tasks that the body has spawned. Where that must do no
+//!   harm, let the store of record check the [fencing token](HeldLock::fence).
+//! - A server that loses its data grants the lock again. The first holder is cancelled as soon as it is
+//!   noticed: within a round trip or two where the server
+//!   can report changed keys (any Redis from 6.0), and by the next renewal elsewhere.
+//! - A server whose clock jumps ahead ends leases early.
+
+#[doc(hidden)]
+#[path = "attribute.rs"]
+pub mod __private;
+mod acquire;
+#[cfg(feature = "axum")]
+mod axum;
+mod backoff;
+mod builder;
+mod clock;
+mod context;
+mod engine;
+mod error;
+mod global;
+mod guard;
+mod held;
+mod holder;
+mod key;
+mod manager;
+mod outcome;
+mod releaser;
+mod request;
+mod run;
+mod stats;
+pub mod store;
+mod watchdog;
+
+pub use acquire::{MAX_LEASE, MIN_LEASE};
+pub use backoff::Backoff;
+pub use builder::LockManagerBuilder;
+pub use clock::{BootClock, Clock, Moment, TokioClock};
+pub use context::{HeldLock, current};
+pub use error::{LockError, LostReason};
+pub use global::{global, init, init_with};
+pub use guard::LockGuard;
+pub use held::OnLost;
+pub use holder::Holder;
+pub use key::{KeyProblem, MAX_KEY};
+pub use lock_macros::distributed_lock;
+pub use manager::LockManager;
+pub use request::LockRequest;
+pub use stats::Stats;

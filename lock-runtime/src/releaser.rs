@@ -1,0 +1,172 @@
+//! Giving locks back when nobody waits for it: after a drop, a panic, a cancellation, or an attempt whose
+//! outcome is unknown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::clock::Moment;
+use crate::engine::{Engine, Timer};
+use crate::held::Held;
+use crate::manager::Shared;
+use crate::store::{Receipt, ReleaseRequest, StoreError, Verdict};
+use crate::watchdog::Watchdog;
+
+/// The pause before a release is tried again; it doubles up to [`LONGEST_RETRY`].
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const LONGEST_RETRY: Duration = Duration::from_millis(500);
+
+/// An attempt to acquire that is under way. Dropped before its outcome is known, it has whatever it took released.
+pub(crate) struct Pending {
+    manager: Arc<Shared>,
+    key: Arc<str>,
+    value: Arc<str>,
+    receipt: Receipt,
+    lease: Duration,
+    known: bool,
+}
+
+impl Pending {
+    pub(crate) fn arm(manager: &Arc<Shared>, key: &Arc<str>, value: Arc<str>, lease: Duration) -> Self {
+        let (manager, key) = (Arc::clone(manager), Arc::clone(key));
+        Self {
+            manager,
+            key,
+            value,
+            receipt: Receipt::default(),
+            lease,
+            known: false,
+        }
+    }
+
+    pub(crate) fn value(&self) -> &str {
+        &self.value
+    }
+
+    pub(crate) fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    /// The outcome is known: nothing to clean up. Returns the value, and the connection the request was sent on.
+    pub(crate) fn disarm(mut self) -> (Arc<str>, Option<u64>) {
+        self.known = true;
+        (Arc::clone(&self.value), self.receipt.connection())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let sent_on = self.receipt.connection();
+        // Nothing was sent, nothing can be left.
+        if self.known || sent_on.is_none() {
+            return;
+        }
+        Cleanup {
+            _tracked: self.manager.held.token(),
+            until: self.manager.clock.now().after(self.lease),
+            manager: Arc::clone(&self.manager),
+            key: Arc::clone(&self.key),
+            value: Arc::clone(&self.value),
+            keep: None,
+            acquired_on: sent_on,
+            may_arrive: true,
+            settle: None,
+        }
+        .start();
+    }
+}
+
+/// Releases a held lock in the background. Does not block, and works on any thread, inside and outside a runtime.
+pub(crate) fn release_later(held: &Arc<Held>) {
+    if !held.is_ours() {
+        return;
+    }
+    let keep = held.keep();
+    Cleanup {
+        _tracked: held.manager.held.token(),
+        until: held.gone_by(),
+        manager: Arc::clone(&held.manager),
+        key: Arc::clone(&held.key),
+        value: Arc::clone(&held.value),
+        keep,
+        acquired_on: held.acquired_on,
+        may_arrive: false,
+        settle: keep.map(|_| Arc::clone(held)),
+    }
+    .start();
+}
+
+/// A release that goes on in the background until it is certain that nothing is left in the store.
+struct Cleanup {
+    manager: Arc<Shared>,
+    key: Arc<str>,
+    value: Arc<str>,
+    keep: Option<Duration>,
+    acquired_on: Option<u64>,
+    /// When the store itself has surely dropped the key.
+    until: Moment,
+    /// The acquiring command may still be on its way, and arrive after a release on another connection.
+    may_arrive: bool,
+    /// Wait for this lock's renewal under way, which would set the expiry again.
+    settle: Option<Arc<Held>>,
+    _tracked: TaskTrackerToken,
+}
+
+impl Cleanup {
+    fn start(self) {
+        let receipt = Receipt::default();
+        if self.manager.store.release_now(&self.request(&receipt)).is_some() {
+            return;
+        }
+        // Without the lock thread the key goes when its lease ends.
+        if let Ok(engine) = Engine::get() {
+            drop(engine.handle().spawn(self.run()));
+        }
+    }
+
+    fn request<'a>(&'a self, receipt: &'a Receipt) -> ReleaseRequest<'a> {
+        ReleaseRequest {
+            key: &self.key,
+            value: &self.value,
+            keep: self.keep,
+            acquired_on: self.acquired_on,
+            receipt,
+        }
+    }
+
+    async fn run(self) {
+        if let Some(held) = &self.settle {
+            Timer::Engine
+                .timeout(self.manager.response_timeout, Watchdog::settled(held))
+                .await;
+        }
+        let mut pause = FIRST_RETRY;
+        loop {
+            let receipt = Receipt::default();
+            match release_once(&self.manager, Timer::Engine, &self.request(&receipt)).await {
+                // On the acquiring connection a release cannot overtake the acquire; on another one it can.
+                Ok(_) if !self.may_arrive || receipt.connection() == self.acquired_on => return,
+                Ok(_) => {}
+                Err(error) => tracing::debug!(key = &*self.key, %error, "release failed, trying again"),
+            }
+            if self.manager.clock.now() >= self.until {
+                return;
+            }
+            Timer::Engine.sleep(pause).await;
+            pause = pause.saturating_mul(2).min(LONGEST_RETRY);
+        }
+    }
+}
+
+/// One release, within the response time-out.
+pub(crate) async fn release_once(
+    manager: &Shared,
+    timer: Timer,
+    request: &ReleaseRequest<'_>,
+) -> Result<Verdict, StoreError> {
+    let answer = timer
+        .timeout(manager.response_timeout, manager.store.release(request))
+        .await;
+    answer.unwrap_or_else(|| Err(StoreError::unknown("no answer within the response time-out")))
+}

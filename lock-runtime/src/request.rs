@@ -1,0 +1,180 @@
+//! Taking a lock without the attribute.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use crate::acquire::{Wanted, acquire};
+use crate::error::LockError;
+use crate::guard::LockGuard;
+use crate::held::{OnLost, Terms};
+use crate::key;
+use crate::manager::LockManager;
+use crate::run::{Ended, Run};
+
+/// What a call asks for; the rest comes from the manager's defaults.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) lease: Option<Duration>,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) at_least: Option<Duration>,
+    pub(crate) renew: Option<bool>,
+    pub(crate) max_renewals: Option<u32>,
+    pub(crate) fencing: Option<bool>,
+    pub(crate) on_lost: Option<OnLost>,
+}
+
+impl Settings {
+    pub(crate) fn wanted(
+        &self,
+        manager: &LockManager,
+        name: String,
+        template: &'static str,
+        function: &'static str,
+    ) -> Wanted {
+        let defaults = manager.defaults();
+        Wanted {
+            name,
+            template,
+            function,
+            terms: Terms {
+                lease: self.lease.unwrap_or(defaults.lease),
+                renew: self.renew.unwrap_or(true),
+                max_renewals: self.max_renewals.unwrap_or(defaults.max_renewals),
+                at_least: self.at_least.unwrap_or_default(),
+                on_lost: self.on_lost.unwrap_or_default(),
+            },
+            wait: self.wait.unwrap_or(defaults.wait),
+            fencing: self.fencing.unwrap_or(false),
+        }
+    }
+}
+
+/// A lock to be taken; made by [`LockManager::lock`].
+///
+/// ```
+/// # use lock_runtime::{LockError, LockManager};
+/// # use std::time::Duration;
+/// # async fn example() -> Result<(), LockError> {
+/// let locks = LockManager::connect("memory://").await?;
+/// let sum = locks
+///     .lock("inventory:7")
+///     .lease(Duration::from_secs(15))
+///     .wait(Duration::from_secs(5))
+///     .run(async { 2 + 2 })
+///     .await?;
+/// assert_eq!(sum, 4);
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is locked until `acquire` or `run` is awaited"]
+pub struct LockRequest {
+    manager: LockManager,
+    key: String,
+    settings: Settings,
+    holder: &'static str,
+}
+
+impl LockRequest {
+    pub(crate) fn new(manager: LockManager, key: String) -> Self {
+        Self {
+            manager,
+            key,
+            settings: Settings::default(),
+            holder: "",
+        }
+    }
+
+    /// Time to live in the store, 30 s unless the manager's defaults say otherwise. The watchdog renews it: it
+    /// bounds for how long a crash blocks others, not how long the lock can be held.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = Some(lease);
+        self
+    }
+
+    /// The longest time that the whole acquisition may take, 10 s unless the manager's defaults say otherwise.
+    /// Zero tries once.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.settings.wait = Some(wait);
+        self
+    }
+
+    /// The lock stays taken for at least this long from when it was granted, even if it is released sooner.
+    /// After a crash it goes with its lease.
+    pub fn at_least(mut self, at_least: Duration) -> Self {
+        self.settings.at_least = Some(at_least);
+        self
+    }
+
+    /// Whether the watchdog renews the lease; `true` unless said otherwise.
+    pub fn renew(mut self, renew: bool) -> Self {
+        self.settings.renew = Some(renew);
+        self
+    }
+
+    /// After this many renewals the lock counts as held by a hung call: it is no longer renewed, and its body
+    /// is cancelled with [`LockError::Hung`].
+    pub fn max_renewals(mut self, max_renewals: u32) -> Self {
+        self.settings.max_renewals = Some(max_renewals);
+        self
+    }
+
+    /// Takes a [fencing token](crate::HeldLock::fence) in the same step as the lock.
+    pub fn fencing(mut self) -> Self {
+        self.settings.fencing = Some(true);
+        self
+    }
+
+    /// What becomes of the body of [`run`](Self::run) when the lock is lost.
+    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+        self.settings.on_lost = Some(on_lost);
+        self
+    }
+
+    /// A name for the holder, stored with the lock beside host and process, so that an operator and a busy
+    /// waiter can see who it is.
+    pub fn holder(mut self, name: &'static str) -> Self {
+        self.holder = name;
+        self
+    }
+
+    /// Takes the lock and returns its guard.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] when `wait` ends first, and every other variant but `Lost` and `Hung`.
+    ///
+    /// # Cancel safety
+    /// Dropped at any point, it leaves nothing behind: what the store may have granted is released in the background.
+    pub async fn acquire(self) -> Result<LockGuard, LockError> {
+        let name = key::check(self.key)?;
+        let wanted = self.settings.wanted(&self.manager, name, "", self.holder);
+        acquire(self.manager.into_shared(), wanted).await.map(LockGuard::new)
+    }
+
+    /// Takes the lock, runs `body` under it, and releases it. The body is cancelled if the lock is lost, and
+    /// dropped before the release.
+    ///
+    /// # Errors
+    /// Those of [`acquire`](Self::acquire), with the body not run; [`LockError::Lost`], [`LockError::Hung`] and
+    /// [`LockError::Closed`] when the lock ended before the body, which was then cancelled or, with
+    /// `completed`, had just ended. A store that does not confirm the release is no error: that goes on in the
+    /// background.
+    ///
+    /// # Cancel safety
+    /// Dropped at any point, the body is dropped first, and the lock is then released in the background.
+    pub async fn run<F: Future>(self, body: F) -> Result<F::Output, LockError> {
+        let guard = Box::pin(self.acquire()).await?.into_guard();
+        let ended = {
+            let body = pin!(body);
+            Run::new(&guard, body).await
+        };
+        let released = Box::pin(guard.release()).await;
+        match (ended, released) {
+            (Ended::Done(output, None), Ok(()) | Err(LockError::Store { .. })) => Ok(output),
+            (Ended::Cancelled(error) | Ended::Done(_, Some(error)), _) | (Ended::Done(_, None), Err(error)) => {
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Running a body under its lock: the look at the clock before every poll.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::context;
+use crate::error::LockError;
+use crate::guard::Guard;
+use crate::held::{Fate, OnLost};
+
+/// How a body has ended.
+#[derive(Debug)]
+pub enum Ended<T> {
+    /// It ran to its end; with what ended the lock before, if anything did.
+    Done(T, Option<LockError>),
+    /// It was cancelled.
+    Cancelled(LockError),
+}
+
+/// A body being run under its lock.
+///
+/// The body is borrowed: it stays where it is, in the caller's future, and is dropped by the caller once this
+/// future is ready.
+#[must_use = "futures do nothing unless awaited"]
+pub struct Run<'a, F> {
+    guard: &'a Guard,
+    body: Pin<&'a mut F>,
+}
+
+impl<'a, F: Future> Run<'a, F> {
+    pub(crate) fn new(guard: &'a Guard, body: Pin<&'a mut F>) -> Self {
+        Self { guard, body }
+    }
+}
+
+impl<F: Future> Future for Run<'_, F> {
+    type Output = Ended<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let held = Arc::clone(self.guard.held());
+        let cancels = held.terms.on_lost == OnLost::Cancel;
+        // Listen before looking, so that no loss falls between the two.
+        held.runner().register(cx.waker());
+        let told = held.look();
+        if let Some(fate) = told
+            && cancels
+            && !held.is_shielded()
+        {
+            return Poll::Ready(Ended::Cancelled(held.error(fate, false)));
+        }
+        let polled = {
+            let _current = context::enter(&held);
+            let _span = held.span.enter();
+            self.body.as_mut().poll(cx)
+        };
+        let fate = held.look();
+        if fate.is_some() && told.is_none() {
+            count_overrun(&held, fate);
+        }
+        match (polled, fate) {
+            (Poll::Ready(output), None) => Poll::Ready(Ended::Done(output, None)),
+            // A body that was told of the loss and went on has decided itself what to return.
+            (Poll::Ready(output), Some(_)) if !cancels && told.is_some() => Poll::Ready(Ended::Done(output, None)),
+            (Poll::Ready(output), Some(fate)) => Poll::Ready(Ended::Done(output, Some(held.error(fate, true)))),
+            (Poll::Pending, Some(fate)) if cancels && !held.is_shielded() => {
+                Poll::Ready(Ended::Cancelled(held.error(fate, false)))
+            }
+            (Poll::Pending, _) => Poll::Pending,
+        }
+    }
+}
+
+/// A poll that began inside the lease and ended after it: nobody could have stopped it.
+fn count_overrun(held: &crate::held::Held, fate: Option<Fate>) {
+    let over = held.now().since(held.deadline());
+    if fate.is_some() && !over.is_zero() {
+        held.manager.stats.count_overrun();
+        tracing::warn!(
+            parent: &held.span,
+            key = held.name(),
+            ?over,
+            "the body kept its thread beyond the lock's deadline; await more often, or move blocking work to spawn_blocking"
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! The exclusive lock in memory: the same steps as the Lua scripts of the Redis store.
+
+use std::time::{Duration, SystemTime};
+
+use super::Tables;
+use crate::clock::Moment;
+use crate::holder::Holder;
+use crate::store::{AcquireRequest, Attempt, Fence, ReleaseRequest, RenewRequest, StoreError, Verdict};
+
+/// The value under one key.
+#[derive(Debug)]
+pub(super) struct Slot {
+    value: Box<str>,
+    expires: Moment,
+}
+
+impl Tables {
+    /// The unexpired value under `key`.
+    fn live(&mut self, key: &str, now: Moment) -> Option<&mut Slot> {
+        if self.slots.get(key).is_some_and(|slot| slot.expires <= now) {
+            self.slots.remove(key);
+        }
+        self.slots.get_mut(key)
+    }
+
+    fn verdict(&mut self, key: &str, value: &str, now: Moment) -> Result<&mut Slot, Verdict> {
+        match self.live(key, now) {
+            Some(slot) if *slot.value == *value => Ok(slot),
+            Some(_) => Err(Verdict::Foreign),
+            None => Err(Verdict::Gone),
+        }
+    }
+
+    pub(super) fn acquire(&mut self, request: &AcquireRequest<'_>, now: Moment) -> Result<Attempt, StoreError> {
+        if let Some(slot) = self.live(request.key, now)
+            && *slot.value != *request.value
+        {
+            return Ok(Attempt::Busy {
+                holder: Some(Holder::new(slot.value.clone())),
+                remaining: request.tell_remaining.then(|| slot.expires.since(now)),
+            });
+        }
+        let fence = if request.fence { Some(self.next_fence()?) } else { None };
+        let slot = Slot {
+            value: request.value.into(),
+            expires: now.after(request.lease),
+        };
+        self.slots.insert(request.key.into(), slot);
+        Ok(Attempt::Granted { fence })
+    }
+
+    pub(super) fn renew(&mut self, request: &RenewRequest, now: Moment) -> Verdict {
+        match (self.verdict(&request.key, &request.value, now), request.extend) {
+            (Ok(slot), Some(lease)) => {
+                slot.expires = now.after(lease);
+                Verdict::Owned
+            }
+            (Ok(_), None) => Verdict::Owned,
+            (Err(verdict), _) => verdict,
+        }
+    }
+
+    pub(super) fn release(&mut self, request: &ReleaseRequest<'_>, now: Moment) -> Verdict {
+        match self.verdict(request.key, request.value, now) {
+            Ok(slot) => {
+                if let Some(keep) = request.keep {
+                    slot.expires = now.after(keep);
+                } else {
+                    self.slots.remove(request.key);
+                    if let Some(waiting) = self.waiting.get(request.key) {
+                        waiting.notify_one();
+                    }
+                }
+                Verdict::Owned
+            }
+            Err(verdict) => verdict,
+        }
+    }
+
+    pub(super) fn fence(&mut self, key: &str, value: &str, now: Moment) -> Result<Fence, StoreError> {
+        match self.verdict(key, value, now) {
+            Ok(_) => self.next_fence().map(Fence::Token),
+            Err(verdict) => Ok(Fence::NotOwned(verdict)),
+        }
+    }
+
+    /// `max(last + 1, microseconds)`: it grows strictly, also over a restart.
+    fn next_fence(&mut self) -> Result<u64, StoreError> {
+        let time = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or(Duration::ZERO);
+        let micros = u64::try_from(time.as_micros()).unwrap_or(0);
+        let next = self.last_fence.checked_add(1);
+        let next = next.ok_or_else(|| StoreError::permanent("the fencing counter has reached its largest number"))?;
+        self.last_fence = next.max(micros);
+        Ok(self.last_fence)
+    }
+}

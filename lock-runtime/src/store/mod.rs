@@ -1,0 +1,278 @@
+//! The one seam between the runtime and whatever keeps the locks.
+
+pub mod memory;
+pub mod redis;
+
+use std::error::Error;
+use std::fmt::{self, Debug};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::holder::Holder;
+
+/// What a store's operation returns.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// Where locks are kept.
+///
+/// # What an implementation promises
+/// - While a key holds an unexpired value, [`acquire`](Self::acquire) of any other value is [`Attempt::Busy`].
+/// - An `acquire` that finds its own value grants it again: a request delivered twice grants one lock.
+/// - `renew`, `release` and `fence` act only where the key holds the given value, and compare and act in one step.
+/// - A renewal never creates a key.
+/// - An `acquire` that failed with [`Outcome::Unknown`] may have been applied, or may still be applied later.
+///
+/// The futures need no particular runtime to be polled on. Dropping one at any point is safe: whatever was sent
+/// may still be carried out, and the runtime then releases it.
+pub trait LockStore: Debug + Send + Sync + 'static {
+    /// Takes the lock if it is free.
+    fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt>;
+
+    /// Renews (or only checks) many locks in one round trip. One verdict per request, in the same order.
+    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>>;
+
+    /// Gives the lock back.
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict>;
+
+    /// Takes a fencing token for a lock that is still held.
+    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence>;
+
+    /// Connects and checks that every command the store needs is allowed. Stores without a connection have
+    /// nothing to do.
+    fn connect(&self) -> StoreFuture<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Completes when the key may have become free. A hint: it may come late, or never.
+    fn released<'a>(&'a self, key: &'a str) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        let _ = key;
+        Box::pin(std::future::pending())
+    }
+
+    /// Hands over a receiver for [`LossHint`]s, and tells whether the store will send any.
+    ///
+    /// A store that does gets every lock checked once (a [`RenewRequest`] without `extend`) soon after it was
+    /// taken, which is where it can ask its server to report changes of the key.
+    fn report_losses(&self, receiver: LossReceiver) -> bool {
+        let _ = receiver;
+        false
+    }
+
+    /// Whether the store lives in this process and by tokio's clock, so that [`release_now`](Self::release_now)
+    /// answers.
+    fn release_is_immediate(&self) -> bool {
+        false
+    }
+
+    /// Releases without waiting, for stores that can. `None`: use [`release`](Self::release).
+    fn release_now(&self, request: &ReleaseRequest<'_>) -> Option<Verdict> {
+        let _ = request;
+        None
+    }
+}
+
+/// Asks for a lock.
+#[derive(Debug)]
+pub struct AcquireRequest<'a> {
+    /// The whole key, prefix included.
+    pub key: &'a str,
+    /// The value to store: the holder's unique token and who it is.
+    pub value: &'a str,
+    /// Time to live in the store.
+    pub lease: Duration,
+    /// Whether to take a fencing token in the same step.
+    pub fence: bool,
+    /// Whether a busy answer should tell the rest of the holder's lease.
+    pub tell_remaining: bool,
+    /// Filled in by the store before it sends anything.
+    pub receipt: &'a Receipt,
+}
+
+/// Which connection a request was sent on.
+///
+/// A later command on the same connection cannot overtake the request; one on another connection can.
+#[derive(Debug, Default)]
+pub struct Receipt(AtomicU64);
+
+impl Receipt {
+    /// To be called by the store just before it sends, with a number other than zero that is unique to the
+    /// connection.
+    pub fn sent_on(&self, connection: u64) {
+        self.0.store(connection, Ordering::Release);
+    }
+
+    /// The connection's number, or `None` when nothing has been sent.
+    #[must_use]
+    pub fn connection(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Acquire)).filter(|connection| *connection != 0)
+    }
+}
+
+/// The answer to an [`AcquireRequest`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The lock is the caller's.
+    Granted {
+        /// The fencing token, if one was asked for.
+        fence: Option<u64>,
+    },
+    /// Another holder has it.
+    Busy {
+        /// Who.
+        holder: Option<Holder>,
+        /// The rest of its lease, if asked for and known. `None` also for a key without expiry.
+        remaining: Option<Duration>,
+    },
+}
+
+/// Asks for one lock to be renewed or checked. See [`LockStore::renew`].
+#[derive(Clone, Debug)]
+pub struct RenewRequest {
+    /// The whole key.
+    pub key: Arc<str>,
+    /// The holder's value.
+    pub value: Arc<str>,
+    /// The new time to live; `None` only checks.
+    pub extend: Option<Duration>,
+}
+
+/// Asks for one lock to be given back. See [`LockStore::release`].
+#[derive(Debug)]
+pub struct ReleaseRequest<'a> {
+    /// The whole key.
+    pub key: &'a str,
+    /// The holder's value.
+    pub value: &'a str,
+    /// Keep the key for this much longer instead of deleting it.
+    pub keep: Option<Duration>,
+    /// The connection the acquisition was sent on. The store prefers it while it lives, since a release must
+    /// not overtake an acquire.
+    pub acquired_on: Option<u64>,
+    /// Filled in by the store before it sends anything.
+    pub receipt: &'a Receipt,
+}
+
+/// Whether a lock was still the caller's when the store looked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was, and what was asked for was done.
+    Owned,
+    /// The key was gone.
+    Gone,
+    /// The key held something else.
+    Foreign,
+}
+
+/// The answer to [`LockStore::fence`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fence {
+    /// A token, greater than every earlier one of this key.
+    Token(u64),
+    /// The lock is no longer the caller's ([`Verdict::Gone`] or [`Verdict::Foreign`]).
+    NotOwned(Verdict),
+}
+
+/// What a store tells about locks that may have been lost. A hint: the runtime asks the store before it believes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LossHint {
+    /// This key was changed by somebody.
+    Key(Box<str>),
+    /// Any key may have changed unseen: after a flush, or after the connection that reports changes was lost.
+    All,
+}
+
+/// Takes a store's [`LossHint`]s. Must not block.
+pub type LossReceiver = Arc<dyn Fn(LossHint) + Send + Sync>;
+
+/// Whether a failed operation may have been carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was not, and will not be.
+    NotApplied,
+    /// It may have been, or may still be.
+    Unknown,
+}
+
+/// Why a store could not do what it was asked for.
+#[derive(Clone)]
+pub struct StoreError {
+    source: Arc<dyn Error + Send + Sync>,
+    outcome: Outcome,
+    permanent: bool,
+}
+
+impl StoreError {
+    /// The store refused for now; nothing was done. The caller may try again.
+    pub fn transient(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self {
+            source: Arc::from(source.into()),
+            outcome: Outcome::NotApplied,
+            permanent: false,
+        }
+    }
+
+    /// The store refused for a reason that will not pass by itself; nothing was done.
+    pub fn permanent(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self {
+            source: Arc::from(source.into()),
+            outcome: Outcome::NotApplied,
+            permanent: true,
+        }
+    }
+
+    /// The store was asked, and no answer came.
+    pub fn unknown(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self {
+            source: Arc::from(source.into()),
+            outcome: Outcome::Unknown,
+            permanent: false,
+        }
+    }
+
+    /// Whether the operation may have been carried out all the same.
+    #[must_use]
+    pub const fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// Whether trying again is of no use until somebody changes the store or the configuration.
+    #[must_use]
+    pub const fn is_permanent(&self) -> bool {
+        self.permanent
+    }
+
+    pub(crate) const fn advice(&self) -> &'static str {
+        match (self.permanent, self.outcome) {
+            (true, _) => "correct the store or its configuration",
+            (false, Outcome::NotApplied) => "check that the store is up and reachable, then try again",
+            (false, Outcome::Unknown) => {
+                "the outcome is unknown and whatever was taken is being released; check the store and the network, then try again"
+            }
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the store failed: {}", self.source)
+    }
+}
+
+impl Debug for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreError")
+            .field("source", &self.source)
+            .field("outcome", &self.outcome)
+            .field("permanent", &self.permanent)
+            .finish()
+    }
+}
+
+impl Error for StoreError {
+    // This error's own text already says what the first source says.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.source()
+    }
+}

@@ -1,0 +1,494 @@
+//! One scheduler for all held locks: it renews them in time, many per round trip, and ends those that are lost.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use once_cell::sync::Lazy;
+use tokio::sync::Notify;
+
+use crate::clock::{BootClock, Clock, Moment, TokioClock};
+use crate::engine::{Engine, Timer};
+use crate::error::LostReason;
+use crate::held::{Fate, Held};
+use crate::manager::Shared;
+use crate::store::{LockStore, LossHint, StoreError, Verdict};
+
+/// How many locks one round trip renews at most. A script over this many keys keeps the server busy for well
+/// under a millisecond.
+const BATCH: usize = 256;
+/// How long after the grant a lock is first checked, where the store reports losses: short sections are not
+/// worth the command.
+const CHECK_AFTER: Duration = Duration::from_millis(20);
+/// The scheduler looks at its clock at least this often while locks are held: its timer stands still while the
+/// host sleeps.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// The pause before a failed renewal is tried again; it doubles up to a tenth of the lease.
+const FIRST_RETRY: Duration = Duration::from_millis(10);
+/// A renewal without an answer counts as failed after a sixth of the lease, and after this at the latest.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(2);
+
+/// The watchdog's notes on one lock. Changed only while the schedule is locked, or by the one batch that has
+/// the lock in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// The lock's place in the schedule.
+    due: Option<Moment>,
+    /// When to renew. `None`: never.
+    renew_at: Option<Moment>,
+    /// When to check without renewing. `None`: no need.
+    check_at: Option<Moment>,
+    /// Whether a batch with this lock is under way.
+    in_flight: bool,
+    /// The pause before the next attempt, while attempts fail.
+    retry: Option<Duration>,
+    /// Whether the lock can be found by its key, for hints.
+    indexed: bool,
+}
+
+impl Plan {
+    /// Whether the last attempt to reach the store failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.retry.is_some()
+    }
+
+    /// The next moment at which there is something to do.
+    fn next(&self, deadline: Moment) -> Moment {
+        if self.in_flight {
+            return deadline;
+        }
+        let renew = self.renew_at.unwrap_or(Moment::NEVER);
+        let check = self.check_at.unwrap_or(Moment::NEVER);
+        renew.min(check).min(deadline)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Schedule {
+    /// All held locks by the moment of their next event; the id keeps equal moments apart.
+    queue: BTreeMap<(Moment, u64), Arc<Held>>,
+    /// Locks of stores that report losses, by store and key.
+    index: HashMap<(usize, Arc<str>), Vec<Arc<Held>>>,
+    /// When the scheduler will wake by itself. `None`: not before it is told.
+    armed: Option<Moment>,
+    /// Whether a scheduler is running.
+    running: bool,
+}
+
+/// A scheduler of locks that live by one clock.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    clock: Arc<dyn Clock>,
+    timer: Timer,
+    schedule: Mutex<Schedule>,
+    wake: Notify,
+}
+
+/// A lock that is due, and whether it is to be renewed or only checked.
+struct Due {
+    held: Arc<Held>,
+    extend: bool,
+}
+
+impl Watchdog {
+    pub(crate) fn new(clock: Arc<dyn Clock>, timer: Timer) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            timer,
+            schedule: Mutex::default(),
+            wake: Notify::new(),
+        })
+    }
+
+    /// The process's watchdog for locks in real stores.
+    pub(crate) fn global() -> Arc<Self> {
+        static GLOBAL: Lazy<Arc<Watchdog>> = Lazy::new(|| Watchdog::new(Arc::new(BootClock), Timer::Engine));
+        Arc::clone(&GLOBAL)
+    }
+
+    /// The process's watchdog for locks in memory stores.
+    pub(crate) fn global_tokio() -> Arc<Self> {
+        static GLOBAL: Lazy<Arc<Watchdog>> = Lazy::new(|| Watchdog::new(Arc::new(TokioClock), Timer::Engine));
+        Arc::clone(&GLOBAL)
+    }
+
+    /// Takes charge of a lock that was just granted.
+    pub(crate) fn watch(self: &Arc<Self>, held: &Arc<Held>) {
+        let terms = &held.terms;
+        let start = {
+            let mut schedule = self.schedule();
+            let mut plan = held.plan();
+            plan.renew_at = terms.renew.then(|| held.since.after(terms.lease.mul_f64(2.0 / 3.0)));
+            plan.check_at = held.manager.reports_losses.then(|| held.since.after(CHECK_AFTER));
+            let due = plan.next(held.deadline());
+            plan.due = Some(due);
+            drop(plan);
+            schedule.queue.insert((due, held.id), Arc::clone(held));
+            if schedule.armed.is_none_or(|armed| due < armed) {
+                schedule.armed = Some(due);
+                self.wake.notify_one();
+            }
+            !std::mem::replace(&mut schedule.running, true)
+        };
+        if start {
+            self.start();
+        }
+    }
+
+    /// Lets go of a lock whose guard has ended. Returns at once; a renewal under way no longer has any effect
+    /// on the guard.
+    pub(crate) fn forget(&self, held: &Held) {
+        let mut schedule = self.schedule();
+        let mut plan = held.plan();
+        if let Some(due) = plan.due.take() {
+            schedule.queue.remove(&(due, held.id));
+        }
+        if std::mem::take(&mut plan.indexed) {
+            let key = (store_id(&*held.manager.store), Arc::clone(&held.key));
+            if let Some(all) = schedule.index.get_mut(&key) {
+                all.retain(|other| other.id != held.id);
+                if all.is_empty() {
+                    schedule.index.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Waits until no renewal of a forgotten lock is under way: one that reached the store after the release
+    /// could set the expiry once more.
+    pub(crate) async fn settled(held: &Held) {
+        loop {
+            let settled = held.settled.notified();
+            if !held.plan().in_flight {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Acts on a store's hint: the locks it may be about are checked at once.
+    pub(crate) fn hint(&self, store: &dyn LockStore, hint: &LossHint) {
+        let store = store_id(store);
+        let now = self.clock.now();
+        let mut schedule = self.schedule();
+        let suspects: Vec<Arc<Held>> = match hint {
+            LossHint::Key(key) => schedule
+                .index
+                .get(&(store, Arc::from(&**key)))
+                .cloned()
+                .unwrap_or_default(),
+            LossHint::All => schedule
+                .queue
+                .values()
+                .filter(|held| store_id(&*held.manager.store) == store)
+                .cloned()
+                .collect(),
+        };
+        for held in suspects {
+            let mut plan = held.plan();
+            plan.check_at = Some(now);
+            Self::reschedule(&mut schedule, &mut plan, &held);
+        }
+        self.rearm(&mut schedule);
+    }
+
+    /// Ends every lock of one manager, for its shutdown: none is renewed any more. Returns the latest deadline of them.
+    pub(crate) fn end_all(&self, manager: &Shared, fate: Fate) -> Option<Moment> {
+        let mut ended = Vec::new();
+        let mut schedule = self.schedule();
+        schedule.queue.retain(|_, held| {
+            let theirs = std::ptr::eq(&raw const *held.manager, manager);
+            if theirs {
+                held.plan().due = None;
+                ended.push(Arc::clone(held));
+            }
+            !theirs
+        });
+        drop(schedule);
+        for held in &ended {
+            held.end_with(fate);
+        }
+        ended.iter().map(|held| held.deadline()).max()
+    }
+
+    fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves a lock to the place its plan asks for. No effect on a lock that was let go.
+    fn reschedule(schedule: &mut Schedule, plan: &mut Plan, held: &Arc<Held>) {
+        let Some(due) = plan.due else { return };
+        let next = plan.next(held.deadline());
+        if next != due {
+            schedule.queue.remove(&(due, held.id));
+            schedule.queue.insert((next, held.id), Arc::clone(held));
+            plan.due = Some(next);
+        }
+    }
+
+    /// Wakes the scheduler if there is something to do before it would wake by itself.
+    fn rearm(&self, schedule: &mut Schedule) {
+        if let Some((&(due, _), _)) = schedule.queue.first_key_value()
+            && schedule.armed.is_none_or(|armed| due < armed)
+        {
+            schedule.armed = Some(due);
+            self.wake.notify_one();
+        }
+    }
+
+    fn start(self: &Arc<Self>) {
+        let supervisor = Supervisor {
+            watchdog: Arc::clone(self),
+            finished: false,
+        };
+        match (self.timer, Engine::get()) {
+            (Timer::Engine, Ok(engine)) => drop(engine.handle().spawn(supervisor.run())),
+            (Timer::Caller, _) if tokio::runtime::Handle::try_current().is_ok() => drop(tokio::spawn(supervisor.run())),
+            // No thread and no runtime: the guards' own look at the clock is left.
+            _ => drop(supervisor),
+        }
+    }
+
+    async fn run(self: Arc<Self>) {
+        loop {
+            let (due, next) = self.take_due();
+            self.send(due);
+            let Some(next) = next else {
+                if self.timer == Timer::Caller {
+                    // A task in the user's runtime must not outlive the locks it serves.
+                    return;
+                }
+                self.wake.notified().await;
+                continue;
+            };
+            let pause = next.since(self.clock.now()).min(LONGEST_SLEEP);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.wake.notified() => {}
+            }
+        }
+    }
+
+    /// Ends the locks whose deadline has passed and takes out those to renew or check. Also the moment of the
+    /// next event.
+    fn take_due(&self) -> (Vec<Due>, Option<Moment>) {
+        let now = self.clock.now();
+        let mut all_due = Vec::new();
+        let mut ended = Vec::new();
+        let mut schedule = self.schedule();
+        while let Some(entry) = schedule.queue.first_entry()
+            && entry.key().0 <= now
+        {
+            let held = entry.remove();
+            let mut plan = held.plan();
+            plan.due = None;
+            if now >= held.deadline() {
+                drop(plan);
+                ended.push(held);
+                continue;
+            }
+            let renew = !plan.in_flight && plan.renew_at.is_some_and(|at| at <= now);
+            let check = !plan.in_flight && plan.check_at.is_some_and(|at| at <= now);
+            if renew && held.renewals() >= held.terms.max_renewals {
+                drop(plan);
+                held.end_with(Fate::Hung);
+                continue;
+            }
+            if renew || check {
+                plan.in_flight = true;
+                if held.manager.reports_losses && !plan.indexed {
+                    plan.indexed = true;
+                    let key = (store_id(&*held.manager.store), Arc::clone(&held.key));
+                    schedule.index.entry(key).or_default().push(Arc::clone(&held));
+                }
+                all_due.push(Due {
+                    held: Arc::clone(&held),
+                    extend: renew,
+                });
+            }
+            let next = plan.next(held.deadline());
+            plan.due = Some(next);
+            drop(plan);
+            schedule.queue.insert((next, held.id), held);
+        }
+        let next = schedule.queue.first_key_value().map(|(&(due, _), _)| due);
+        schedule.armed = next;
+        if next.is_none() && self.timer == Timer::Caller {
+            schedule.running = false;
+        }
+        drop(schedule);
+        for held in ended {
+            // The look tells why, and wakes the body's task.
+            held.look();
+        }
+        (all_due, next)
+    }
+
+    /// Sends what is due, one task per batch, so that a slow store holds up nobody else.
+    fn send(self: &Arc<Self>, due: Vec<Due>) {
+        let mut by_store: HashMap<usize, Vec<Due>> = HashMap::new();
+        for due in due {
+            by_store
+                .entry(store_id(&*due.held.manager.store))
+                .or_default()
+                .push(due);
+        }
+        for mut due in by_store.into_values() {
+            while !due.is_empty() {
+                let rest = due.split_off(due.len().min(BATCH));
+                let batch = Batch {
+                    watchdog: Arc::clone(self),
+                    due,
+                };
+                drop(tokio::spawn(batch.run()));
+                due = rest;
+            }
+        }
+    }
+}
+
+/// Restarts the scheduler if it panics, and notes its end if its runtime ends.
+struct Supervisor {
+    watchdog: Arc<Watchdog>,
+    /// Whether the scheduler came to its own end, and has said so itself.
+    finished: bool,
+}
+
+impl Supervisor {
+    async fn run(mut self) {
+        while let Err(error) = tokio::spawn(Arc::clone(&self.watchdog).run()).await {
+            if error.is_cancelled() {
+                return;
+            }
+            tracing::error!(%error, "the lock watchdog panicked and was restarted");
+        }
+        self.finished = true;
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        // After its own end another scheduler may have started since.
+        if !self.finished {
+            self.watchdog.schedule().running = false;
+        }
+    }
+}
+
+/// Some locks of one store that are renewed or checked together.
+struct Batch {
+    watchdog: Arc<Watchdog>,
+    due: Vec<Due>,
+}
+
+impl Batch {
+    async fn run(mut self) {
+        let Some(first) = self.due.first() else { return };
+        let store = Arc::clone(&first.held.manager.store);
+        let requests: Vec<_> = self.due.iter().map(|due| due.held.renew_request(due.extend)).collect();
+        let budget = self
+            .due
+            .iter()
+            .map(|due| due.held.terms.lease / 6)
+            .min()
+            .unwrap_or(LONGEST_ATTEMPT);
+        // The new deadlines count from here: the store cannot have set the expiry earlier.
+        let sent = self.watchdog.clock.now();
+        let answer = tokio::time::timeout(budget.min(LONGEST_ATTEMPT), store.renew(&requests)).await;
+        let due = std::mem::take(&mut self.due);
+        match answer {
+            Ok(Ok(verdicts)) if verdicts.len() == due.len() => {
+                for (due, verdict) in due.into_iter().zip(verdicts) {
+                    self.settle(&due, sent, Some(verdict));
+                }
+            }
+            failure => {
+                let error = match failure {
+                    Ok(Ok(_)) => StoreError::unknown("the store gave a wrong number of verdicts"),
+                    Ok(Err(error)) => error,
+                    Err(elapsed) => StoreError::unknown(elapsed),
+                };
+                tracing::debug!(%error, locks = due.len(), "renewal failed, trying again until the deadline");
+                for due in due {
+                    self.settle(&due, sent, None);
+                }
+            }
+        }
+    }
+
+    /// Enters one lock's verdict. `None`: no answer, which leaves the deadline as it is.
+    fn settle(&self, due: &Due, sent: Moment, verdict: Option<Verdict>) {
+        let held = &due.held;
+        let mut schedule = self.watchdog.schedule();
+        let mut plan = held.plan();
+        plan.in_flight = false;
+        held.settled.notify_waiters();
+        if plan.due.is_none() {
+            return;
+        }
+        match verdict {
+            Some(Verdict::Owned) => {
+                plan.retry = None;
+                plan.check_at = plan.check_at.filter(|at| *at > sent);
+                if due.extend {
+                    held.extend(held.manager.margins.deadline(sent, held.terms.lease));
+                    plan.renew_at = Some(sent.after(held.terms.lease.mul_f64(2.0 / 3.0)));
+                    held.manager.stats.count_renewal();
+                }
+            }
+            Some(lost @ (Verdict::Gone | Verdict::Foreign)) => {
+                if let Some(place) = plan.due.take() {
+                    schedule.queue.remove(&(place, held.id));
+                }
+                drop(plan);
+                drop(schedule);
+                let reason = if lost == Verdict::Gone {
+                    LostReason::Deleted
+                } else {
+                    LostReason::Taken
+                };
+                held.end_with(Fate::Lost(reason));
+                return;
+            }
+            None => {
+                let pause = plan.retry.map_or(FIRST_RETRY, |pause| pause.saturating_mul(2));
+                let pause = pause.min(held.terms.lease / 10).max(Duration::from_millis(1));
+                plan.retry = Some(pause);
+                let again = Some(self.watchdog.clock.now().after(pause));
+                if due.extend {
+                    plan.renew_at = again;
+                } else {
+                    plan.check_at = again;
+                }
+            }
+        }
+        Watchdog::reschedule(&mut schedule, &mut plan, held);
+        self.watchdog.rearm(&mut schedule);
+    }
+}
+
+impl Drop for Batch {
+    /// A store that panicked, or a runtime that ended, counts as no answer.
+    fn drop(&mut self) {
+        let sent = self.watchdog.clock.now();
+        for due in std::mem::take(&mut self.due) {
+            self.settle(&due, sent, None);
+        }
+    }
+}
+
+/// Tells stores apart by where they live.
+fn store_id(store: &dyn LockStore) -> usize {
+    std::ptr::from_ref(store).cast::<()>().addr()
+}
+
+/// A receiver for a store's hints that does not keep the watchdog or the store alive.
+pub(crate) fn hint_receiver(watchdogs: Vec<Weak<Watchdog>>, store: Weak<dyn LockStore>) -> crate::store::LossReceiver {
+    Arc::new(move |hint| {
+        if let Some(store) = store.upgrade() {
+            for watchdog in watchdogs.iter().filter_map(Weak::upgrade) {
+                watchdog.hint(&*store, &hint);
+            }
+        }
+    })
+}
