@@ -153,21 +153,18 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
         return Ok(ExitCode::SUCCESS);
     }
 
-    let rounds = match &url {
-        Some(url) => {
-            println!("{BUYERS} buyers in {PROCESSES} processes, {ITEMS} items of {STOCK} pieces, on a server.\n");
-            [
-                on_server(url, false, "without a lock").await?,
-                on_server(url, true, "with the lock").await?,
-            ]
-        }
-        None => {
-            println!("{BUYERS} buyers, {ITEMS} items of {STOCK} pieces, on the embedded store.\n");
-            [
-                embedded(false, "without a lock").await,
-                embedded(true, "with the lock").await,
-            ]
-        }
+    let rounds = if let Some(url) = &url {
+        println!("{BUYERS} buyers in {PROCESSES} processes, {ITEMS} items of {STOCK} pieces, on a server.\n");
+        [
+            on_server(url, false, "without a lock").await?,
+            on_server(url, true, "with the lock").await?,
+        ]
+    } else {
+        println!("{BUYERS} buyers, {ITEMS} items of {STOCK} pieces, on the embedded store.\n");
+        [
+            embedded(false, "without a lock").await,
+            embedded(true, "with the lock").await,
+        ]
     };
     let pieces = i64::try_from(ITEMS)? * STOCK;
     println!("{}", report::table(&rounds, pieces));

@@ -65,3 +65,8 @@ pub use lock_macros::distributed_lock;
 pub use manager::LockManager;
 pub use request::LockRequest;
 pub use stats::Stats;
+
+/// README's examples compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
