@@ -29,7 +29,19 @@ const LATER: [&str; 6] = ["mode", "fair", "reentrant", "owner", "keys", "lock_de
 
 /// What the arguments are called elsewhere, folded.
 const ELSEWHERE: [(&str, &[&str]); 10] = [
-    ("key", &["name", "resourcekey", "resource", "lockkey", "lockname", "keyexpression", "path", "value"]),
+    (
+        "key",
+        &[
+            "name",
+            "resourcekey",
+            "resource",
+            "lockkey",
+            "lockname",
+            "keyexpression",
+            "path",
+            "value",
+        ],
+    ),
     (
         "lease",
         &[
@@ -48,25 +60,74 @@ const ELSEWHERE: [(&str, &[&str]); 10] = [
     ),
     (
         "wait",
-        &["timeout", "waittime", "waittimeout", "acquiretimeout", "maxwait", "blockingtimeout", "waitseconds", "waitms"],
+        &[
+            "timeout",
+            "waittime",
+            "waittimeout",
+            "acquiretimeout",
+            "maxwait",
+            "blockingtimeout",
+            "waitseconds",
+            "waitms",
+        ],
     ),
     ("renew", &["autorenew", "autoextend", "extend", "watchdog", "keepalive"]),
-    ("max_renewals", &["maxrenew", "maxextensions", "renewals", "renewallimit"]),
-    ("on_busy", &["busy", "onfail", "onfailure", "onconflict", "fallback", "onlocked", "onerror"]),
+    (
+        "max_renewals",
+        &["maxrenew", "maxextensions", "renewals", "renewallimit"],
+    ),
+    (
+        "on_busy",
+        &[
+            "busy",
+            "onfail",
+            "onfailure",
+            "onconflict",
+            "fallback",
+            "onlocked",
+            "onerror",
+        ],
+    ),
     ("on_lost", &["lost", "onlocklost", "onloss"]),
     ("at_least", &["lockatleastfor", "minhold", "minimumhold", "hold"]),
     ("fencing", &["fence", "fenced", "fencingtoken", "token"]),
-    ("manager", &["client", "lockmanager", "locks", "redis", "store", "registry", "connection"]),
+    (
+        "manager",
+        &[
+            "client",
+            "lockmanager",
+            "locks",
+            "redis",
+            "store",
+            "registry",
+            "connection",
+        ],
+    ),
 ];
 
 /// Words that ask for something which is not said in the attribute.
 const NOT_HERE: [(&[&str], &str); 3] = [
-    (&["prefix", "keyprefix"], "the prefix belongs to the manager: give it to `LockManager::builder(url).prefix(…)`"),
     (
-        &["retry", "retries", "retrydelay", "retryinterval", "retrycount", "backoff", "interval", "sleep"],
+        &["prefix", "keyprefix"],
+        "the prefix belongs to the manager: give it to `LockManager::builder(url).prefix(…)`",
+    ),
+    (
+        &[
+            "retry",
+            "retries",
+            "retrydelay",
+            "retryinterval",
+            "retrycount",
+            "backoff",
+            "interval",
+            "sleep",
+        ],
         "`wait` says how long to try; the pauses between the tries belong to the manager: `LockManager::builder(url).backoff(…)`",
     ),
-    (&["unit", "timeunit"], "say the unit in the value: `lease = \"1500ms\"`; a number alone is in seconds"),
+    (
+        &["unit", "timeunit"],
+        "say the unit in the value: `lease = \"1500ms\"`; a number alone is in seconds",
+    ),
 ];
 
 /// One argument as it was written.
@@ -124,7 +185,10 @@ impl Args {
     pub(crate) fn value(&self, name: &str, errors: &mut Errors) -> Option<&Expr> {
         let argument = self.get(name)?;
         if argument.value.is_none() {
-            errors.on(&argument.name, format!("`{name}` needs a value: write `{}`", usage(name)));
+            errors.on(
+                &argument.name,
+                format!("`{name}` needs a value: write `{}`", usage(name)),
+            );
         }
         argument.value.as_ref()
     }
@@ -132,7 +196,10 @@ impl Args {
 
 /// How `name` is written.
 pub(crate) fn usage(name: &str) -> &'static str {
-    ARGUMENTS.iter().find(|(known, _)| *known == name).map_or("", |(_, usage)| usage)
+    ARGUMENTS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map_or("", |(_, usage)| usage)
 }
 
 fn argument(input: ParseStream<'_>) -> syn::Result<Argument> {
@@ -145,24 +212,49 @@ fn argument(input: ParseStream<'_>) -> syn::Result<Argument> {
         return Err(syn::Error::new_spanned(literal, message));
     }
     if !input.peek(Ident::peek_any) {
-        return Err(input.error(format!("an argument starts with its name, such as `{}`", usage("lease"))));
+        return Err(input.error(format!(
+            "an argument starts with its name, such as `{}`",
+            usage("lease")
+        )));
     }
     let name = Ident::parse_any(input)?;
     if input.peek(Token![=]) && !input.peek(Token![==]) {
         input.parse::<Token![=]>()?;
         if input.is_empty() || input.peek(Token![,]) {
             let word = name.to_string();
-            let example = if usage(&word).is_empty() { usage("lease") } else { usage(&word) };
-            return Err(syn::Error::new_spanned(&name, format!("`{word} =` needs a value, such as in `{example}`")));
+            let example = if usage(&word).is_empty() {
+                usage("lease")
+            } else {
+                usage(&word)
+            };
+            return Err(syn::Error::new_spanned(
+                &name,
+                format!("`{word} =` needs a value, such as in `{example}`"),
+            ));
         }
-        return Ok(Argument { name, value: Some(input.parse()?) });
+        return Ok(Argument {
+            name,
+            value: Some(ungrouped(input.parse()?)),
+        });
     }
     if input.peek(syn::token::Paren) || input.peek(Token![:]) || input.peek(Token![==]) {
         let word = name.to_string();
-        let example = if usage(&word).is_empty() { usage("lease") } else { usage(&word) };
+        let example = if usage(&word).is_empty() {
+            usage("lease")
+        } else {
+            usage(&word)
+        };
         return Err(input.error(format!("arguments are written with `=`, such as `{example}`")));
     }
     Ok(Argument { name, value: None })
+}
+
+/// A value that a `macro_rules!` has passed on comes in a group without brackets.
+fn ungrouped(value: Expr) -> Expr {
+    match value {
+        Expr::Group(group) => ungrouped(*group.expr),
+        value => value,
+    }
 }
 
 /// Goes behind the next comma, to read on after an error.
@@ -184,7 +276,9 @@ fn unknown(word: &str, value: Option<&Expr>) -> String {
     }
     if let Some((name, _)) = ELSEWHERE.iter().find(|(_, words)| words.contains(&folded.as_str())) {
         // The value is repeated where it can be: `ttl = 15` becomes `lease = 15`.
-        let value = value.map(|value| value.to_token_stream().to_string()).filter(|value| value.len() <= 40);
+        let value = value
+            .map(|value| value.to_token_stream().to_string())
+            .filter(|value| value.len() <= 40);
         let written = value.map_or_else(|| usage(name).to_owned(), |value| format!("{name} = {value}"));
         return format!("unknown argument `{word}`: it is called `{name}` here, write `{written}`");
     }
@@ -217,7 +311,10 @@ mod tests {
         for (_, usage) in ARGUMENTS {
             assert_eq!(errors(usage), Vec::<String>::new(), "{usage}");
         }
-        assert_eq!(errors("key = \"a\", lease = f::<A, B>(1, 2), fencing,"), Vec::<String>::new());
+        assert_eq!(
+            errors("key = \"a\", lease = f::<A, B>(1, 2), fencing,"),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
@@ -252,7 +349,8 @@ mod tests {
 
     #[test]
     fn all_mistakes_are_found_in_one_go() {
-        let errors = errors("leese = 5, ttl = 3, key = \"a\", key = \"b\", \"loose\", wait(5), lease = , lease = 1 2, = 3");
+        let errors =
+            errors("leese = 5, ttl = 3, key = \"a\", key = \"b\", \"loose\", wait(5), lease = , lease = 1 2, = 3");
         let expected = [
             "did you mean `lease`?",
             "called `lease` here",

@@ -1,12 +1,13 @@
 //! Moves every argument whole into the body, so that all of them end before the lock does.
 //!
-//! An `async` block takes only what it mentions, and of a pattern only what it binds; the rest would live on in the outer function until after the release.
-//! So each argument arrives under one name and is taken apart inside, in the order and with the drop order of a plain `async fn`.
+//! An `async` block takes only what it mentions, and of a pattern only what it binds; the rest would live on in the
+//! outer function until after the release. So each argument arrives under one name and is taken apart inside, in
+//! the order and with the drop order of a plain `async fn`.
 
 use std::collections::BTreeSet;
 
 use proc_macro2::{Span, TokenStream, TokenTree};
-use quote::quote;
+use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
@@ -52,8 +53,12 @@ impl Parameters {
     /// The parameters of an `async fn`. `attrs` are the attributes that other macros may still read them by.
     pub(crate) fn of_async(sig: &Signature, attrs: &[Attribute]) -> Self {
         let read_by_others = attrs.iter().any(is_foreign);
-        let mut parameters =
-            Self { inputs: Punctuated::new(), takes: Vec::new(), receiver: None, names: Vec::new() };
+        let mut parameters = Self {
+            inputs: Punctuated::new(),
+            takes: Vec::new(),
+            receiver: None,
+            names: Vec::new(),
+        };
         for (index, input) in sig.inputs.pairs().enumerate() {
             let (input, comma) = input.into_tuple();
             let input = match input {
@@ -70,18 +75,27 @@ impl Parameters {
 
     /// The parameters of a function whose `async` block already takes them, statement by statement.
     pub(crate) fn of_boxed(sig: &Signature, block: &Block) -> Self {
-        let mut parameters =
-            Self { inputs: sig.inputs.clone(), takes: Vec::new(), receiver: None, names: Vec::new() };
+        let mut parameters = Self {
+            inputs: sig.inputs.clone(),
+            takes: Vec::new(),
+            receiver: None,
+            names: Vec::new(),
+        };
         for input in &sig.inputs {
             match input {
                 FnArg::Receiver(receiver) => parameters.receiver = Some(receiver.self_token),
                 FnArg::Typed(typed) => {
                     let (bindings, _) = bindings(&typed.pat);
-                    parameters.names.extend(bindings.into_iter().map(|binding| Name::parameter(binding.ident)));
+                    parameters
+                        .names
+                        .extend(bindings.into_iter().map(|binding| Name::parameter(binding.ident)));
                 }
             }
         }
-        let mut patterns = Patterns { parameters: &parameters, found: Vec::new() };
+        let mut patterns = Patterns {
+            parameters: &parameters,
+            found: Vec::new(),
+        };
         patterns.visit_block(block);
         let found = patterns.found;
         parameters.names.extend(found);
@@ -98,29 +112,57 @@ impl Parameters {
         receiver.clone()
     }
 
+    /// A statement that moves the whole of `ident` inside. Its span is the user's, so that an unused parameter is
+    /// reported there.
+    fn take(&mut self, attrs: &[Attribute], mutability: Option<Token![mut]>, ident: &Ident) {
+        // `_name` is only passed on here.
+        let lints = ident
+            .to_string()
+            .starts_with('_')
+            .then(|| quote! { #[allow(clippy::no_effect_underscore_binding, clippy::used_underscore_binding)] });
+        self.takes
+            .push(quote! { #lints #(#attrs)* let #mutability #ident = #ident; });
+    }
+
     fn typed(&mut self, index: usize, mut typed: PatType, read_by_others: bool) -> PatType {
         let attrs = attrs_inside(&mut typed.attrs);
         let pattern = (*typed.pat).clone();
-        if let Pat::Ident(PatIdent { by_ref: None, mutability, ident, subpat: None, .. }) = &pattern {
+        if let Pat::Ident(PatIdent {
+            by_ref: None,
+            mutability,
+            ident,
+            subpat: None,
+            ..
+        }) = &pattern
+        {
             self.names.push(Name::parameter(ident.clone()));
-            self.takes.push(quote! { #(#attrs)* let #mutability #ident = #ident; });
+            self.take(&attrs, *mutability, ident);
             typed.pat = Box::new(plain(ident.clone()));
             return typed;
         }
         let (bindings, whole) = bindings(&pattern);
         if read_by_others && whole {
-            // `#[instrument(skip(state))]` below ours looks for the names in the signature. Nothing is left behind outside: all parts have a name.
+            // `#[instrument(skip(state))]` below ours looks for the names in the signature. Nothing is left behind
+            // outside: all parts have a name.
             Immutable.visit_pat_mut(&mut typed.pat);
             for Binding { mutability, ident } in bindings {
-                self.takes.push(quote! { #(#attrs)* let #mutability #ident = #ident; });
-                self.names.push(Name::parameter(ident));
+                self.take(&attrs, mutability, &ident);
+                // A reference in the attribute's expressions, as every name that a pattern binds.
+                let origin = Origin::Pattern {
+                    argument: ident.clone(),
+                    pattern: Box::new(plain(ident.clone())),
+                };
+                self.names.push(Name { ident, origin });
             }
             return typed;
         }
-        let inside = Ident::new(&format!("__lock_arg{index}"), Span::mixed_site().located_at(pattern.span()));
+        let inside = Ident::new(
+            &format!("__lock_arg{index}"),
+            Span::mixed_site().located_at(pattern.span()),
+        );
         let argument = match &*bindings {
             // The documentation shows this name.
-            [only] if !read_by_others => only.ident.clone(),
+            [only] if !read_by_others && !only.ident.to_string().starts_with('_') => only.ident.clone(),
             _ => inside.clone(),
         };
         self.takes.push(quote! { #(#attrs)* let #inside = #argument; });
@@ -136,9 +178,23 @@ impl Parameters {
                 pat: typed.pat,
             }));
         }
-        let origin = Origin::Pattern { argument, pattern: Box::new(pattern) };
-        self.names.extend(bindings.into_iter().map(|binding| Name { ident: binding.ident, origin: origin.clone() }));
+        let origin = Origin::Pattern {
+            argument,
+            pattern: Box::new(pattern),
+        };
+        self.names.extend(bindings.into_iter().map(|binding| Name {
+            ident: binding.ident,
+            origin: origin.clone(),
+        }));
         typed
+    }
+
+    /// The parameter that a statement such as `let PATTERN = { let __arg1 = __arg1; __arg1 };` takes.
+    fn taken_by(&self, local: &Local) -> Option<&Name> {
+        let source = last_ident(&local.init.as_ref()?.expr)?;
+        self.names
+            .iter()
+            .find(|name| matches!(name.origin, Origin::Parameter) && name.ident == *source)
     }
 
     pub(crate) fn find(&self, ident: &Ident) -> Option<&Name> {
@@ -146,7 +202,17 @@ impl Parameters {
         self.names.iter().rev().find(|name| name.ident.unraw() == ident.unraw())
     }
 
-    /// Marks names that only the key uses, so that nobody is told that they are unused.
+    /// The names that stand in `tokens`.
+    pub(crate) fn mentioned(&self, tokens: impl ToTokens) -> Vec<String> {
+        let tokens = tokens.to_token_stream();
+        let names = self.names.iter().map(|name| &name.ident);
+        names
+            .filter(|ident| mentions(&tokens, ident))
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    /// Marks names that only the attribute uses, so that nobody is told that they are unused.
     pub(crate) fn mark_used(&mut self, used: &BTreeSet<String>, body: &TokenStream) {
         for name in &self.names {
             let ident = &name.ident;
@@ -154,6 +220,11 @@ impl Parameters {
                 self.takes.push(quote! { let _ = &#ident; });
             }
         }
+    }
+
+    /// The same for a block that already takes its parameters: each is marked where it is taken.
+    pub(crate) fn mark_used_in(&self, used: &BTreeSet<String>, block: &mut Block) {
+        Marks { parameters: self, used }.visit_block_mut(block);
     }
 
     /// Statements that make the names in `used` which patterns bind available, by reference.
@@ -175,7 +246,10 @@ impl Parameters {
 
 impl Name {
     fn parameter(ident: Ident) -> Self {
-        Self { ident, origin: Origin::Parameter }
+        Self {
+            ident,
+            origin: Origin::Parameter,
+        }
     }
 
     /// Whether the user wrote it, and not a macro.
@@ -185,14 +259,24 @@ impl Name {
 }
 
 fn plain(ident: Ident) -> Pat {
-    Pat::Ident(PatIdent { attrs: Vec::new(), by_ref: None, mutability: None, ident, subpat: None })
+    Pat::Ident(PatIdent {
+        attrs: Vec::new(),
+        by_ref: None,
+        mutability: None,
+        ident,
+        subpat: None,
+    })
 }
 
 /// The attributes of a parameter that its binding inside needs; lint levels move there.
 fn attrs_inside(attrs: &mut Vec<Attribute>) -> Vec<Attribute> {
     const LEVELS: [&str; 5] = ["allow", "warn", "deny", "forbid", "expect"];
     let is_level = |attr: &Attribute| LEVELS.iter().any(|level| attr.path().is_ident(level));
-    let inside = attrs.iter().filter(|attr| is_level(attr) || attr.path().is_ident("cfg")).cloned().collect();
+    let inside = attrs
+        .iter()
+        .filter(|attr| is_level(attr) || attr.path().is_ident("cfg"))
+        .cloned()
+        .collect();
     attrs.retain(|attr| !is_level(attr));
     inside
 }
@@ -214,7 +298,13 @@ fn is_foreign(attr: &Attribute) -> bool {
         "track_caller",
         "target_feature",
     ];
-    !BUILT_IN.iter().any(|name| attr.path().is_ident(name))
+    const TOOLS: [&str; 4] = ["clippy", "diagnostic", "rustfmt", "rust_analyzer"];
+    let tool = attr
+        .path()
+        .segments
+        .first()
+        .is_some_and(|first| TOOLS.iter().any(|name| first.ident == name));
+    !tool && !BUILT_IN.iter().any(|name| attr.path().is_ident(name))
 }
 
 /// The names that `pattern` binds, and whether they take the whole value by move.
@@ -229,7 +319,10 @@ fn bindings(pattern: &Pat) -> (Vec<Binding>, bool) {
             match pattern {
                 Pat::Ident(ident) => {
                     self.whole &= ident.by_ref.is_none() && ident.subpat.is_none();
-                    self.found.push(Binding { mutability: ident.mutability, ident: ident.ident.clone() });
+                    self.found.push(Binding {
+                        mutability: ident.mutability,
+                        ident: ident.ident.clone(),
+                    });
                 }
                 Pat::Struct(pattern) => self.whole &= pattern.rest.is_none(),
                 Pat::Tuple(_) | Pat::TupleStruct(_) | Pat::Slice(_) | Pat::Reference(_) | Pat::Paren(_) => {}
@@ -250,7 +343,10 @@ fn bindings(pattern: &Pat) -> (Vec<Binding>, bool) {
         fn visit_expr(&mut self, _: &'ast Expr) {}
     }
 
-    let mut bindings = Bindings { found: Vec::new(), whole: true };
+    let mut bindings = Bindings {
+        found: Vec::new(),
+        whole: true,
+    };
     bindings.visit_pat(pattern);
     (bindings.found, bindings.whole)
 }
@@ -281,7 +377,10 @@ impl VisitMut for ByReference<'_> {
             ident.by_ref = None;
             ident.mutability = None;
             if !self.used.contains(&ident.ident.to_string()) && ident.subpat.is_none() {
-                *pattern = Pat::Wild(PatWild { attrs: Vec::new(), underscore_token: Token![_](ident.ident.span()) });
+                *pattern = Pat::Wild(PatWild {
+                    attrs: Vec::new(),
+                    underscore_token: Token![_](ident.ident.span()),
+                });
             }
         }
         visit_mut::visit_pat_mut(self, pattern);
@@ -306,18 +405,44 @@ struct Patterns<'a> {
 
 impl<'ast> Visit<'ast> for Patterns<'_> {
     fn visit_local(&mut self, local: &'ast Local) {
-        if let Some(init) = &local.init
-            && let Some(source) = last_ident(&init.expr)
+        if let Some(argument) = self.parameters.taken_by(local)
             && !matches!(&local.pat, Pat::Ident(pattern) if pattern.subpat.is_none())
-            && let Some(argument) = self.parameters.find(source)
         {
-            let origin = Origin::Pattern { argument: argument.ident.clone(), pattern: Box::new(local.pat.clone()) };
-            self.found.extend(bindings(&local.pat).0.into_iter().map(|binding| Name {
-                ident: binding.ident,
-                origin: origin.clone(),
-            }));
+            let origin = Origin::Pattern {
+                argument: argument.ident.clone(),
+                pattern: Box::new(local.pat.clone()),
+            };
+            self.found
+                .extend(bindings(&local.pat).0.into_iter().map(|binding| Name {
+                    ident: binding.ident,
+                    origin: origin.clone(),
+                }));
         }
         visit::visit_local(self, local);
+    }
+}
+
+/// Adds a use of each name that only the attribute uses.
+struct Marks<'a> {
+    parameters: &'a Parameters,
+    used: &'a BTreeSet<String>,
+}
+
+impl VisitMut for Marks<'_> {
+    fn visit_block_mut(&mut self, block: &mut Block) {
+        visit_mut::visit_block_mut(self, block);
+        for statement in std::mem::take(&mut block.stmts) {
+            let names = match &statement {
+                Stmt::Local(local) if self.parameters.taken_by(local).is_some() => bindings(&local.pat).0,
+                _ => Vec::new(),
+            };
+            block.stmts.push(statement);
+            for Binding { ident, .. } in names {
+                if self.used.contains(&ident.to_string()) {
+                    block.stmts.push(syn::parse_quote! { let _ = &#ident; });
+                }
+            }
+        }
     }
 }
 

@@ -24,9 +24,15 @@ const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 impl Range {
     /// The lease: the same bounds as in the runtime, which checks them again for expressions.
-    pub(crate) const LEASE: Self = Self { min: Duration::from_millis(10), max: LONGEST };
+    pub(crate) const LEASE: Self = Self {
+        min: Duration::from_millis(10),
+        max: LONGEST,
+    };
     /// `wait` and `at_least`, where zero means something.
-    pub(crate) const FROM_ZERO: Self = Self { min: Duration::ZERO, max: LONGEST };
+    pub(crate) const FROM_ZERO: Self = Self {
+        min: Duration::ZERO,
+        max: LONGEST,
+    };
 }
 
 /// Reads the value of the argument `name`.
@@ -76,10 +82,16 @@ enum Literal<'a> {
 fn literal(value: &Expr) -> Literal<'_> {
     match value {
         Expr::Lit(ExprLit { lit: Lit::Int(int), .. }) => Literal::Int(int.base10_digits(), int.suffix()),
-        Expr::Lit(ExprLit { lit: Lit::Float(float), .. }) => Literal::Float(float.base10_digits()),
-        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Literal::Text(text.value()),
+        Expr::Lit(ExprLit {
+            lit: Lit::Float(float), ..
+        }) => Literal::Float(float.base10_digits()),
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text), ..
+        }) => Literal::Text(text.value()),
         Expr::Lit(_) => Literal::Other,
-        Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) if matches!(**expr, Expr::Lit(_)) => Literal::Negative,
+        Expr::Unary(ExprUnary {
+            op: UnOp::Neg(_), expr, ..
+        }) if matches!(**expr, Expr::Lit(_)) => Literal::Negative,
         Expr::Group(group) => literal(&group.expr),
         Expr::Paren(paren) => literal(&paren.expr),
         _ => Literal::No,
@@ -88,7 +100,9 @@ fn literal(value: &Expr) -> Literal<'_> {
 
 fn in_range(name: &str, duration: Duration, range: Range) -> Result<Duration, String> {
     if duration.is_zero() && !range.min.is_zero() {
-        Err(format!("`{name}` cannot be zero: a lock that ends at once protects nothing"))
+        Err(format!(
+            "`{name}` cannot be zero: a lock that ends at once protects nothing"
+        ))
     } else if duration < range.min {
         Err(format!("`{name}` is too short: give at least {:?}", range.min))
     } else if duration > range.max {
@@ -121,7 +135,9 @@ fn text_duration(text: &str) -> Result<Duration, String> {
             return Err(known.to_owned());
         }
         if unit.is_empty() {
-            return Err(format!("`{number}` has no unit; write `\"{number}s\"`, or `{number}` without quotes for seconds"));
+            return Err(format!(
+                "`{number}` has no unit; write `\"{number}s\"`, or `{number}` without quotes for seconds"
+            ));
         }
         let Some((_, factor)) = UNITS.iter().find(|(name, _)| *name == unit) else {
             return Err(format!("`{unit}` is no unit; {known}"));

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use proc_macro2::{Group, Ident, Span, TokenStream};
-use quote::{ToTokens, quote};
+use proc_macro2::{Group, Ident, Literal, Span, TokenStream};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::visit_mut::{self, VisitMut};
-use syn::{Expr, Type, TypeInfer};
+use syn::{Expr, Lifetime, Type, TypeInfer};
 
 use crate::duration::DurationArg;
 use crate::fallback;
@@ -33,7 +33,7 @@ impl Model {
         let function = &self.function;
         let (attrs, inner_attrs, vis) = (&function.attrs, &function.inner_attrs, &function.vis);
         let mut sig = function.sig.clone();
-        sig.inputs = self.parameters.inputs.clone();
+        sig.inputs.clone_from(&self.parameters.inputs);
         let statements = match &self.form {
             Form::Async => self.locked(&function.body.to_token_stream()),
             Form::Boxed(boxed) => {
@@ -50,28 +50,28 @@ impl Model {
 
     /// The statements of an `async` block that runs `body` under the lock.
     ///
-    /// The body takes the arguments before the lock is waited for, so that the outer future does not store them a second time. It is awaited where it is
-    /// pinned, so that the outer future contains it once. It is dropped at the end of the inner block, and every argument with it: before the release.
+    /// The body takes the arguments before the lock is waited for, so that the outer future does not store them a
+    /// second time. It is awaited where it is pinned, so that the outer future contains it once. It is dropped at
+    /// the end of the inner block, and every argument with it: before the release.
     fn locked(&self, body: &TokenStream) -> TokenStream {
         let private = self.private();
-        let [key, call, held, pinned, ended, error] = ["key", "call", "held", "body", "ended", "error"].map(local);
-        let (site, key_value, policy) = (self.site(), self.key(), self.policy());
-        let (call_value, body) = (self.call(&key), self.body(body));
+        let [call, held, granted, pinned, ended, error] =
+            ["call", "held", "granted", "body", "ended", "error"].map(local);
+        let (site, request, policy, body) = (self.site(), self.call(), self.policy(), self.body(body));
         quote! {
             #site
-            let #key = #key_value;
-            let #call = #call_value;
-            let mut #held;
+            let #call = #request;
+            // Outside of the block: in every end the body is dropped first, and the lock is released after it.
+            let mut #held = ::core::option::Option::None;
             let #ended = {
                 let #pinned = ::core::pin::pin!(async move { #body });
-                #held = match #call.enter().await {
-                    ::core::result::Result::Ok(#held) => #held,
-                    ::core::result::Result::Err(#error) => return #private::refused(#policy, #error),
-                };
-                let #ended = #held.run(#pinned).await;
-                #ended
+                match #call.enter().await {
+                    ::core::result::Result::Ok(#granted) => #held.insert(#granted).run(#pinned).await,
+                    ::core::result::Result::Err(#error) => #private::Ended::Cancelled(#error),
+                }
             };
-            #held.leave(#ended, #policy).await
+            let #ended = #private::leave(#held, #ended).await;
+            #private::returned(#ended, #policy)
         }
     }
 
@@ -93,56 +93,81 @@ impl Model {
         }
     }
 
-    fn key(&self) -> TokenStream {
+    /// The key and everything else that the attribute says, computed before the body takes the arguments.
+    fn call(&self) -> TokenStream {
         let private = self.private();
+        let place = Span::call_site().located_at(self.template.span);
         let parts = self.template.parts.iter().map(|part| match part {
             Part::Text(text) => quote! { .text(#text) },
-            Part::Insert(insert) if insert.raw => quote! { .raw(&#insert) },
-            Part::Insert(insert) => quote! { .value(&#insert) },
+            // rustc's complaint about a value belongs to the template.
+            Part::Insert(insert) if insert.raw => quote_spanned! { place=> .raw(&#insert) },
+            Part::Insert(insert) => quote_spanned! { place=> .value(&#insert) },
         });
         let key = quote! { #private::key() #(#parts)* };
-        let borrowed = self.parameters.borrow(&self.used);
-        if borrowed.is_empty() { key } else { quote! { { #borrowed #key } } }
-    }
-
-    fn call(&self, key: &Ident) -> TokenStream {
-        let private = self.private();
+        let settings = self.terms.settings(&private);
+        let on = |manager: TokenStream| quote! { #private::call_on(#manager, &__LOCK_SITE, #key) #settings };
         let call = match &self.manager {
-            None => quote! { #private::call(&__LOCK_SITE, #key) },
-            Some(manager @ Expr::Reference(_)) => quote! { #private::call_on(#manager, &__LOCK_SITE, #key) },
+            None => quote! { #private::call(&__LOCK_SITE, #key) #settings },
+            Some(Expr::Reference(manager)) => on(manager.to_token_stream()),
+            // What has a place must stay there, and a call's value may be the manager or lead to it.
             Some(
-                manager @ (Expr::Path(_) | Expr::Field(_) | Expr::Call(_) | Expr::MethodCall(_) | Expr::Index(_)
-                | Expr::Macro(_) | Expr::Paren(_)),
-            ) => quote! { #private::call_on(&#manager, &__LOCK_SITE, #key) },
-            Some(manager) => quote! { #private::call_on(&(#manager), &__LOCK_SITE, #key) },
+                manager @ (Expr::Path(_)
+                | Expr::Field(_)
+                | Expr::Index(_)
+                | Expr::Call(_)
+                | Expr::MethodCall(_)
+                | Expr::Macro(_)),
+            ) => on(quote! { &#manager }),
+            Some(manager) => {
+                let found = local("manager");
+                let call = on(quote! { &#found });
+                quote! { match #manager { #found => #call } }
+            }
         };
-        let terms = self.terms.settings(&private);
-        quote! { #call #terms }
+        let borrowed = self.parameters.borrow(&self.used);
+        if borrowed.is_empty() {
+            call
+        } else {
+            quote! { { #borrowed #call } }
+        }
     }
 
-    /// What becomes of a lock error. rustc's complaint about it belongs to the return type.
+    /// What becomes of a lock error. rustc's complaint about it belongs to the return type, or to the function that
+    /// answers.
     fn policy(&self) -> TokenStream {
-        let private = self.private();
-        let policy = match &self.on_busy {
-            OnBusy::Error => quote! { #private::OrError },
-            OnBusy::Skip => quote! { #private::OrSkip },
-            OnBusy::Function(path) => return quote! { #private::OrElse(#path) },
+        let place = match (&self.on_busy, self.output()) {
+            (OnBusy::Function(path), _) => path.span(),
+            (_, Some(output)) => output.span(),
+            (_, None) => self.function.sig.ident.span(),
         };
-        let place = self.output().map_or_else(|| self.function.sig.ident.span(), Spanned::span);
-        policy
-            .into_iter()
-            .map(|mut token| {
-                token.set_span(token.span().located_at(place));
-                token
-            })
-            .collect()
+        let policy = match &self.on_busy {
+            OnBusy::Error => quote! { OrError },
+            OnBusy::Skip => quote! { OrSkip },
+            OnBusy::Function(_) => quote! { OrElse },
+        };
+        let private = self.private();
+        let policy = quote! { #private::#policy }.into_iter().map(|mut token| {
+            token.set_span(token.span().located_at(place));
+            token
+        });
+        match &self.on_busy {
+            OnBusy::Function(path) => {
+                let place = Span::call_site().located_at(place);
+                quote_spanned! { place=> #(#policy)*(#path) }
+            }
+            _ => policy.collect(),
+        }
     }
 
     /// The content of the body's `async` block.
     fn body(&self, user: &TokenStream) -> TokenStream {
-        let output = self.output().map_or_else(|| quote! { () }, |output| without_impl_trait(output).to_token_stream());
+        let output = self
+            .output()
+            .map_or_else(|| quote! { () }, |output| without_impl_trait(output).to_token_stream());
         let takes = &self.parameters.takes;
         let value = local("value");
+        // A block with a label is never called an unnecessary one.
+        let label = Lifetime::new("'__lock_body", Span::mixed_site());
         quote! {
             // Never runs: it tells `return` and `?` in the body their type, as a function's signature does.
             if let ::core::option::Option::Some(#value) = ::core::option::Option::None::<#output> {
@@ -150,7 +175,8 @@ impl Model {
             }
             #(#takes)*
             // In a `let`, so that what the last expression borrows ends before the arguments do, in every edition.
-            let #value: #output = { #user };
+            let #value: #output = #label: #user;
+            #[allow(unreachable_code)]
             #value
         }
     }
@@ -160,7 +186,11 @@ impl Terms {
     /// `.lease(…).wait(…)`
     fn settings(&self, private: &TokenStream) -> TokenStream {
         let mut settings = TokenStream::new();
-        for (name, duration) in [("lease", &self.lease), ("wait", &self.wait), ("at_least", &self.at_least)] {
+        for (name, duration) in [
+            ("lease", &self.lease),
+            ("wait", &self.wait),
+            ("at_least", &self.at_least),
+        ] {
             if let Some(duration) = duration {
                 let name = Ident::new(name, Span::call_site());
                 settings.extend(quote! { .#name(#duration) });
@@ -196,7 +226,8 @@ impl ToTokens for DurationArg {
 }
 
 fn literal(duration: Duration) -> TokenStream {
-    let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos());
+    let seconds = Literal::u64_unsuffixed(duration.as_secs());
+    let nanos = Literal::u32_unsuffixed(duration.subsec_nanos());
     quote! { ::core::time::Duration::new(#seconds, #nanos) }
 }
 
@@ -208,7 +239,10 @@ fn without_impl_trait(ty: &Type) -> Type {
         fn visit_type_mut(&mut self, ty: &mut Type) {
             if let Type::ImplTrait(found) = ty {
                 let underscore_token = syn::token::Underscore(found.impl_token.span);
-                *ty = Type::Infer(TypeInfer { attrs: Vec::new(), underscore_token });
+                *ty = Type::Infer(TypeInfer {
+                    attrs: Vec::new(),
+                    underscore_token,
+                });
             }
             visit_mut::visit_type_mut(self, ty);
         }

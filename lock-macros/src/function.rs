@@ -38,7 +38,13 @@ impl Parse for Function {
         let inner_attrs = content.call(Attribute::parse_inner)?;
         let mut body = Group::new(Delimiter::Brace, content.parse()?);
         body.set_span(braces.span.join());
-        Ok(Self { attrs, inner_attrs, vis, sig, body })
+        Ok(Self {
+            attrs,
+            inner_attrs,
+            vis,
+            sig,
+            body,
+        })
     }
 }
 
@@ -84,20 +90,27 @@ impl Function {
     }
 
     fn boxed(&self) -> Option<Boxed> {
-        let ReturnType::Type(_, output) = &self.sig.output else { return None };
+        let ReturnType::Type(_, output) = &self.sig.output else {
+            return None;
+        };
         let output = future_output(output)?;
         let block: Block = syn::parse2(TokenTree::Group(self.body.clone()).into()).ok()?;
         let mut before = block.stmts;
-        let Some(Stmt::Expr(Expr::Call(call), None)) = before.pop() else { return None };
+        let Some(Stmt::Expr(Expr::Call(call), None)) = before.pop() else {
+            return None;
+        };
         let Expr::Path(path) = &*call.func else { return None };
         let mut names = path.path.segments.iter().rev().map(|segment| segment.ident.to_string());
         if (names.next()?, names.next()?) != ("pin".to_owned(), "Box".to_owned()) || call.args.len() != 1 {
             return None;
         }
         match call.args.into_iter().next()? {
-            Expr::Async(future) if future.capture.is_some() => {
-                Some(Boxed { before, pin: *call.func, future, output: output.clone() })
-            }
+            Expr::Async(future) if future.capture.is_some() => Some(Boxed {
+                before,
+                pin: *call.func,
+                future,
+                output: output.clone(),
+            }),
             _ => None,
         }
     }
@@ -105,13 +118,19 @@ impl Function {
 
 /// `T` of `Pin<Box<dyn Future<Output = T> + …>>`.
 fn future_output(ty: &Type) -> Option<&Type> {
-    let Type::TraitObject(object) = only_argument(only_argument(ty, "Pin")?, "Box")? else { return None };
+    let Type::TraitObject(object) = only_argument(only_argument(ty, "Pin")?, "Box")? else {
+        return None;
+    };
     object.bounds.iter().find_map(|bound| {
-        let TypeParamBound::Trait(bound) = bound else { return None };
-        generics(bound.path.segments.last()?, "Future")?.iter().find_map(|argument| match argument {
-            GenericArgument::AssocType(assoc) if assoc.ident == "Output" => Some(&assoc.ty),
-            _ => None,
-        })
+        let TypeParamBound::Trait(bound) = bound else {
+            return None;
+        };
+        generics(bound.path.segments.last()?, "Future")?
+            .iter()
+            .find_map(|argument| match argument {
+                GenericArgument::AssocType(assoc) if assoc.ident == "Output" => Some(&assoc.ty),
+                _ => None,
+            })
     })
 }
 
@@ -136,14 +155,29 @@ fn not_a_function(item: TokenStream) -> Option<syn::Error> {
     let inside = "put it on the async functions inside";
     let (tokens, what, advice) = match syn::parse2(item).ok()? {
         Item::Impl(item) => (item.impl_token.to_token_stream(), "an `impl` block", inside),
-        Item::Trait(item) => (item.trait_token.to_token_stream(), "a trait", "put it on the method in each `impl`"),
+        Item::Trait(item) => (
+            item.trait_token.to_token_stream(),
+            "a trait",
+            "put it on the method in each `impl`",
+        ),
         Item::Mod(item) => (item.mod_token.to_token_stream(), "a module", inside),
-        Item::Struct(item) => (item.struct_token.to_token_stream(), "a struct", "put it on an async function"),
-        Item::Enum(item) => (item.enum_token.to_token_stream(), "an enum", "put it on an async function"),
+        Item::Struct(item) => (
+            item.struct_token.to_token_stream(),
+            "a struct",
+            "put it on an async function",
+        ),
+        Item::Enum(item) => (
+            item.enum_token.to_token_stream(),
+            "an enum",
+            "put it on an async function",
+        ),
         item @ (Item::Const(_) | Item::Static(_) | Item::Type(_) | Item::Use(_) | Item::Macro(_) | Item::Union(_)) => {
             (item.to_token_stream(), "this item", "put it on an async function")
         }
         _ => return None,
     };
-    Some(syn::Error::new_spanned(tokens, format!("`#[distributed_lock]` cannot lock {what}: {advice}")))
+    Some(syn::Error::new_spanned(
+        tokens,
+        format!("`#[distributed_lock]` cannot lock {what}: {advice}"),
+    ))
 }

@@ -9,6 +9,8 @@ mod errors;
 mod expand;
 mod fallback;
 mod function;
+#[cfg(test)]
+mod golden;
 mod model;
 mod returns;
 mod suggest;
@@ -16,7 +18,112 @@ mod template;
 
 use proc_macro::TokenStream;
 
-/// Docs.
+/// Runs an async function under a distributed lock.
+///
+/// The call takes the lock, keeps it renewed while the body runs, and gives it back when the body has ended in
+/// whatever way. If the lock is lost, the body is cancelled before another holder can be granted it.
+///
+/// ```
+/// use lock_runtime::{LockError, distributed_lock};
+///
+/// # struct Db;
+/// # impl Db { async fn take(&self, _: u64, left: u32) -> Result<u32, StockError> { Ok(left) } }
+/// #[derive(Debug)]
+/// enum StockError {
+///     Lock(LockError),
+///     SoldOut,
+/// }
+///
+/// impl From<LockError> for StockError {
+///     fn from(error: LockError) -> Self {
+///         Self::Lock(error)
+///     }
+/// }
+///
+/// #[distributed_lock(key = "inventory:<item_id>", lease = 15, wait = 5)]
+/// async fn reduce_stock(db: &Db, item_id: u64, quantity: u32) -> Result<u32, StockError> {
+///     let left = 10_u32.checked_sub(quantity).ok_or(StockError::SoldOut)?;
+///     db.take(item_id, left).await
+/// }
+///
+/// # async fn example() -> Result<(), StockError> {
+/// lock_runtime::init("memory://").await?;
+/// assert_eq!(reduce_stock(&Db, 7, 3).await?, 7);
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+/// ```
+///
+/// # Arguments
+///
+/// All are optional. What is not given comes from the manager's defaults, which are those below unless its builder
+/// says otherwise.
+///
+/// | argument | form | default | meaning |
+/// |---|---|---|---|
+/// | `key` | [template](#the-key) | `"global_lock"` | what is locked |
+/// | `lease` | [duration](#durations) | `30` | time to live in the store. It is renewed: it bounds for how long a crash blocks others, not how long the body may run |
+/// | `wait` | duration | `10` | bounds the whole acquisition; `0` tries once |
+/// | `renew` | `true`, `false` | `true` | `false`: the body is cancelled at the end of the lease |
+/// | `max_renewals` | number, or an expression of type `u32` | `30` | after so many renewals the call counts as hung: the body is cancelled with `LockError::Hung` |
+/// | `at_least` | duration | `0` | the lock stays taken for so long, even if the body ends sooner |
+/// | `on_busy` | `error`, `skip`, `path::to::fn` | `error` | [what a lock error becomes](#the-return-type) |
+/// | `on_lost` | `cancel`, `signal` | `cancel` | `signal`: the body goes on, and `HeldLock::lost` tells it |
+/// | `fencing` | alone, or `true`, `false` | off | takes the fencing token in the same step as the lock |
+/// | `manager` | expression | the global one | the `LockManager`, or what derefs to it: `self.locks`, `state.locks` |
+/// | `crate` | path | `::lock_runtime` | where the runtime is, for crates that re-export it |
+///
+/// Expressions can use the parameters, by the names that their patterns bind; names that a pattern binds are
+/// references there. They are evaluated once, before the body takes the arguments.
+///
+/// # Durations
+///
+/// An integer is in seconds: `15`. Text has units, `ms`, `s`, `m` and `h`: `"1500ms"`, `"2s"`, `"1m30s"`. Anything else
+/// is an expression of type `Duration`: `Duration::from_millis(20)`, `self.lease`. A lease is at least 10 ms long and at
+/// most 366 days.
+///
+/// # The key
+///
+/// `<…>` inserts a value by its `Display`:
+///
+/// | in the template | inserts |
+/// |---|---|
+/// | `<item_id>` | a parameter, or a name that a parameter's pattern binds, as in `Path(item_id): Path<u64>` |
+/// | `<order.id>`, `<order.shop.name()>`, `<ids[0]>` | a field, a method's result, an element |
+/// | `<self.name>` | the same of the receiver |
+/// | `<REGION>`, `<config::ZONE>`, `<Self::KIND>`, `<N>` | a constant, or a constant parameter |
+/// | `<path:raw>` | the value without encoding |
+/// | `<<` and `>>` | one `<`, one `>` |
+///
+/// All else is text. Braces too: they are hash tags of Redis Cluster.
+///
+/// Two different calls never make the same key: `%`, `:`, `{`, `}`, `<`, `>`, white space and control characters are
+/// percent-encoded in values, and a template must have one of these characters (other than `%`) between two values.
+/// `"<a>-<b>"` is refused, since `1` and `2-3` would lock what `1-2` and `3` lock. The key must not be empty and not
+/// longer than 1,024 bytes.
+///
+/// # The return type
+///
+/// | `on_busy` | return type | a busy lock | any other lock error |
+/// |---|---|---|---|
+/// | `error` | `Result<T, E>` where `E: From<LockError>` | `Err` | `Err` |
+/// | `skip` | `()`, `Option<T>`, or a `Result` of one of these | `()`, `None`, `Ok` of it | `Err`; logged and skipped where there is none |
+/// | `path::to::fn` | any | what the function makes of the `LockError` | the same |
+///
+/// # What it accepts
+///
+/// Every `async fn` with a body: free functions, methods with any receiver, trait methods, generics, `impl Trait`, every
+/// parameter pattern, `unsafe`. Methods under `#[async_trait]` too. Other attributes can stand on either side; one above
+/// sees the call, waiting included, and one below sees the body. Attributes that make the function sync, such as
+/// `#[tokio::test]`, must stand below.
+///
+/// # What becomes of the arguments
+///
+/// The body owns all of them, those named `_` and the unbound parts of patterns included, and they end with it, before
+/// the release: a transaction passed by value ends inside the lock.
+///
+/// In the documentation a parameter with a pattern is shown by the name that it binds, or as `__lock_arg0` if there are
+/// several.
 #[proc_macro_attribute]
 pub fn distributed_lock(attr: TokenStream, item: TokenStream) -> TokenStream {
     expand::expand(attr.into(), item.into()).into()

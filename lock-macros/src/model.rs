@@ -23,7 +23,7 @@ pub(crate) struct Model {
     pub(crate) form: Form,
     pub(crate) parameters: Parameters,
     pub(crate) template: Template,
-    /// The names of parameters that the key uses.
+    /// The names of parameters that the key and the other arguments use.
     pub(crate) used: BTreeSet<String>,
     pub(crate) terms: Terms,
     pub(crate) on_busy: OnBusy,
@@ -69,19 +69,31 @@ impl Model {
 
         let function = errors.take(function::parse(item));
         let form = function.as_ref().and_then(|function| errors.take(function.form()));
-        let (Some(function), Some(form)) = (function, form) else {
+        let (Some(function), Some(mut form)) = (function, form) else {
             errors.into_result()?;
-            return Err(syn::Error::new(Span::call_site(), "`#[distributed_lock]` needs an async function"));
+            return Err(syn::Error::new(
+                Span::call_site(),
+                "`#[distributed_lock]` needs an async function",
+            ));
         };
         let sig = &function.sig;
         let (mut parameters, output) = match &form {
             Form::Async => (Parameters::of_async(sig, &function.attrs), returns::output(&sig.output)),
             Form::Boxed(boxed) => (Parameters::of_boxed(sig, &boxed.future.block), Some(&boxed.output)),
         };
-        let used = resolve(&mut template, &parameters, sig, &mut errors);
-        parameters.mark_used(&used, &function.body.stream());
+        let mut used = resolve(&mut template, &parameters, sig, &mut errors);
+        used.extend(
+            terms
+                .expressions()
+                .chain(&manager)
+                .flat_map(|expr| parameters.mentioned(expr)),
+        );
         if let Some(on_busy) = &on_busy {
             errors.take(returns::check(&sig.ident, output, on_busy));
+        }
+        match &mut form {
+            Form::Async => parameters.mark_used(&used, &function.body.stream()),
+            Form::Boxed(boxed) => parameters.mark_used_in(&used, &mut boxed.future.block),
         }
         errors.into_result()?;
         Ok(Self {
@@ -112,13 +124,19 @@ impl Terms {
             lease: duration(args, "lease", Range::LEASE, errors),
             wait: duration(args, "wait", Range::FROM_ZERO, errors),
             at_least: duration(args, "at_least", Range::FROM_ZERO, errors),
-            renew: args.value("renew", errors).and_then(|value| errors.take(boolean("renew", value))),
-            max_renewals: args.value("max_renewals", errors).and_then(|value| errors.take(max_renewals(value))),
+            renew: args
+                .value("renew", errors)
+                .and_then(|value| errors.take(boolean("renew", value))),
+            max_renewals: args
+                .value("max_renewals", errors)
+                .and_then(|value| errors.take(max_renewals(value))),
             fencing: args.get("fencing").and_then(|argument| match &argument.value {
                 Some(value) => errors.take(boolean("fencing", value)),
                 None => Some(true),
             }),
-            on_lost: args.value("on_lost", errors).and_then(|value| errors.take(on_lost(value))),
+            on_lost: args
+                .value("on_lost", errors)
+                .and_then(|value| errors.take(on_lost(value))),
         };
         if let (Some(false), Some(argument)) = (terms.renew, args.get("max_renewals")) {
             errors.on(
@@ -127,6 +145,16 @@ impl Terms {
             );
         }
         terms
+    }
+
+    fn expressions(&self) -> impl Iterator<Item = &Expr> {
+        let durations = [&self.lease, &self.wait, &self.at_least]
+            .into_iter()
+            .filter_map(|duration| match duration {
+                Some(DurationArg::Expr(expr)) => Some(&**expr),
+                _ => None,
+            });
+        durations.chain(&self.max_renewals)
     }
 }
 
@@ -137,24 +165,36 @@ fn duration(args: &Args, name: &str, range: Range, errors: &mut Errors) -> Optio
 
 fn boolean(name: &str, value: &Expr) -> syn::Result<bool> {
     match value {
-        Expr::Lit(ExprLit { lit: Lit::Bool(value), .. }) => Ok(value.value),
-        _ => Err(syn::Error::new_spanned(value, format!("`{name}` takes `true` or `false`"))),
+        Expr::Lit(ExprLit {
+            lit: Lit::Bool(value), ..
+        }) => Ok(value.value),
+        _ => Err(syn::Error::new_spanned(
+            value,
+            format!("`{name}` takes `true` or `false`"),
+        )),
     }
 }
 
 fn max_renewals(value: &Expr) -> syn::Result<Expr> {
     let refuse = |message: &str| Err(syn::Error::new_spanned(value, message));
     match value {
-        Expr::Lit(ExprLit { lit: Lit::Int(count), .. }) => match count.base10_parse::<u32>() {
+        Expr::Lit(ExprLit {
+            lit: Lit::Int(count), ..
+        }) => match count.base10_parse::<u32>() {
             Ok(0) => refuse("`max_renewals` cannot be zero: write `renew = false` for a lock that is never renewed"),
             Ok(number) if matches!(count.suffix(), "" | "u32") => {
                 let literal = LitInt::new(&number.to_string(), count.span());
-                Ok(Expr::Lit(ExprLit { attrs: Vec::new(), lit: Lit::Int(literal) }))
+                Ok(Expr::Lit(ExprLit {
+                    attrs: Vec::new(),
+                    lit: Lit::Int(literal),
+                }))
             }
             Ok(number) => refuse(&format!("write `max_renewals = {number}`")),
             Err(_) => refuse(&format!("`max_renewals` is too large: give at most {}", u32::MAX)),
         },
-        Expr::Lit(_) | Expr::Unary(_) => refuse("`max_renewals` takes a number of 1 or more, such as `max_renewals = 30`"),
+        Expr::Lit(_) | Expr::Unary(_) => {
+            refuse("`max_renewals` takes a number of 1 or more, such as `max_renewals = 30`")
+        }
         _ => Ok(value.clone()),
     }
 }
@@ -173,13 +213,18 @@ fn on_busy(args: &Args, errors: &mut Errors) -> Option<OnBusy> {
     }
     let remedy = "`on_busy` takes `error`, `skip`, or the path of a function from `LockError` to the return type";
     let word = match value {
-        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => syn::parse_str::<Path>(&text.value()).ok(),
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text), ..
+        }) => syn::parse_str::<Path>(&text.value()).ok(),
         _ => None,
     };
     errors.on(
         value,
         match word {
-            Some(path) => format!("{remedy}: write `on_busy = {}`", path.to_token_stream().to_string().replace(' ', "")),
+            Some(path) => format!(
+                "{remedy}: write `on_busy = {}`",
+                path.to_token_stream().to_string().replace(' ', "")
+            ),
             None if matches!(value, Expr::Closure(_)) => format!("{remedy}: make the closure a function and name it"),
             None => remedy.to_owned(),
         },
@@ -190,8 +235,14 @@ fn on_busy(args: &Args, errors: &mut Errors) -> Option<OnBusy> {
 fn on_lost(value: &Expr) -> syn::Result<OnLost> {
     const WORDS: [(&str, OnLost); 2] = [("cancel", OnLost::Cancel), ("signal", OnLost::Signal)];
     let word = match value {
-        Expr::Path(path) => path.path.segments.last().map(|segment| suggest::fold(&segment.ident.to_string())),
-        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(suggest::fold(&text.value())),
+        Expr::Path(path) => path
+            .path
+            .segments
+            .last()
+            .map(|segment| suggest::fold(&segment.ident.to_string())),
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text), ..
+        }) => Some(suggest::fold(&text.value())),
         _ => None,
     };
     let known = WORDS.iter().find(|(name, _)| word.as_deref() == Some(name));
@@ -210,7 +261,10 @@ fn krate(args: &Args, errors: &mut Errors) -> Path {
         None => syn::parse_quote!(::lock_runtime),
         Some(Expr::Path(path)) if path.qself.is_none() => path.path.clone(),
         Some(value) => {
-            errors.on(value, "`crate` takes the path where `lock_runtime` can be found, such as `crate = my_app::lock_runtime`");
+            errors.on(
+                value,
+                "`crate` takes the path where `lock_runtime` can be found, such as `crate = my_app::lock_runtime`",
+            );
             syn::parse_quote!(::lock_runtime)
         }
     }
@@ -219,7 +273,9 @@ fn krate(args: &Args, errors: &mut Errors) -> Path {
 fn template(args: &Args, errors: &mut Errors) -> Template {
     match args.value("key", errors) {
         None => Template::global(),
-        Some(Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Template::parse(text, errors),
+        Some(Expr::Lit(ExprLit {
+            lit: Lit::Str(text), ..
+        })) => Template::parse(text, errors),
         Some(value) => {
             let example = match value {
                 Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
@@ -234,7 +290,10 @@ fn template(args: &Args, errors: &mut Errors) -> Template {
 
 /// Finds what each name in the template means, and returns the names of parameters among them.
 fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, errors: &mut Errors) -> BTreeSet<String> {
-    let mut used = Used { parameters, names: BTreeSet::new() };
+    let mut used = Used {
+        parameters,
+        names: BTreeSet::new(),
+    };
     let span = template.span;
     for part in &mut template.parts {
         let Part::Insert(insert) = part else { continue };
@@ -267,16 +326,25 @@ fn problem(name: &Ident, parameters: &Parameters, sig: &Signature) -> Option<Str
     let known = if names().next().is_none() {
         format!("`{function}` has no parameters")
     } else {
-        format!("the parameters of `{function}` are {}", suggest::list(names()))
+        let (noun, verb) = if names().count() == 1 {
+            ("parameter", "is")
+        } else {
+            ("parameters", "are")
+        };
+        format!("the {noun} of `{function}` {verb} {}", suggest::list(names()))
     };
     Some(match suggest::nearest(&word, names()) {
-        Some(near) => format!("unknown name `{word}` in the key: did you mean `{near}`? {}", capitalised(&known)),
+        Some(near) => format!(
+            "unknown name `{word}` in the key: did you mean `{near}`? {}",
+            capitalised(&known)
+        ),
         None => format!("unknown name `{word}` in the key: {known}"),
     })
 }
 
 fn capitalised(text: &str) -> String {
-    text.strip_prefix("the ").map_or_else(|| text.to_owned(), |rest| format!("The {rest}"))
+    text.strip_prefix("the ")
+        .map_or_else(|| text.to_owned(), |rest| format!("The {rest}"))
 }
 
 /// `REGION`: what Rust's naming rules keep for constants.
@@ -300,7 +368,8 @@ impl<'ast> Visit<'ast> for Used<'_> {
     }
 }
 
-/// Lets names in the template mean the parameters, wherever the two were written: a `macro_rules!` may have brought one of them.
+/// Lets names in the template mean the parameters, wherever the two were written: a `macro_rules!` may have brought
+/// one of them.
 struct Hygiene<'a> {
     parameters: &'a Parameters,
 }

@@ -65,19 +65,26 @@ fn can_skip(kind: &Kind<'_>) -> bool {
 fn kind(ty: &Type) -> Kind<'_> {
     const PLAIN: [&str; 27] = [
         "bool", "char", "str", "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "i128", "isize",
-        "f32", "f64", "String", "Vec", "Rc", "Arc", "Duration", "Instant", "HashMap", "BTreeMap", "HashSet", "BTreeSet",
+        "f32", "f64", "String", "Vec", "Rc", "Arc", "Duration", "Instant", "HashMap", "BTreeMap", "HashSet",
+        "BTreeSet",
     ];
     match ty {
         Type::Tuple(tuple) if tuple.elems.is_empty() => Kind::Unit,
-        Type::Tuple(_) | Type::Reference(_) | Type::Array(_) | Type::Slice(_) | Type::Ptr(_) | Type::FnPtr(_) | Type::Never(_) => {
-            Kind::Plain
-        }
+        Type::Tuple(_)
+        | Type::Reference(_)
+        | Type::Array(_)
+        | Type::Slice(_)
+        | Type::Ptr(_)
+        | Type::FnPtr(_)
+        | Type::Never(_) => Kind::Plain,
         Type::Group(group) => kind(&group.elem),
         Type::Paren(paren) => kind(&paren.elem),
         Type::Path(path) if path.qself.is_none() => {
             let segments = &path.path.segments;
             let from_std = ["std", "core", "alloc"].iter().any(|name| segments[0].ident == name);
-            let (Some(last), true) = (segments.last(), segments.len() == 1 || from_std) else { return Kind::Unknown };
+            let (Some(last), true) = (segments.last(), segments.len() == 1 || from_std) else {
+                return Kind::Unknown;
+            };
             if last.ident == "Option" {
                 return Kind::Option;
             }
@@ -85,7 +92,11 @@ fn kind(ty: &Type) -> Kind<'_> {
                 let mut types = types(&last.arguments);
                 return Kind::Result(types.next(), types.next());
             }
-            if PLAIN.iter().any(|name| last.ident == name) { Kind::Plain } else { Kind::Unknown }
+            if PLAIN.iter().any(|name| last.ident == name) {
+                Kind::Plain
+            } else {
+                Kind::Unknown
+            }
         }
         _ => Kind::Unknown,
     }
@@ -114,7 +125,16 @@ pub(crate) fn output(output: &ReturnType) -> Option<&Type> {
 fn show(ty: &Type) -> String {
     let spaced = ty.to_token_stream().to_string();
     let mut shown = spaced;
-    for (from, to) in [(" < ", "<"), ("< ", "<"), (" <", "<"), (" >", ">"), (" ,", ","), (" :: ", "::"), ("& ", "&"), (":: ", "::")] {
+    for (from, to) in [
+        (" < ", "<"),
+        ("< ", "<"),
+        (" <", "<"),
+        (" >", ">"),
+        (" ,", ","),
+        (" :: ", "::"),
+        ("& ", "&"),
+        (":: ", "::"),
+    ] {
         shown = shown.replace(from, to);
     }
     shown

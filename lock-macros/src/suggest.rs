@@ -13,12 +13,19 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
 
 /// `` `a`, `b`, `c` ``
 pub(crate) fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
-    words.into_iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+    words
+        .into_iter()
+        .map(|word| format!("`{word}`"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// `itemId`, `item_id` and `ITEM_ID` are one word.
 pub(crate) fn fold(word: &str) -> String {
-    word.chars().filter(|c| *c != '_').flat_map(char::to_lowercase).collect()
+    word.chars()
+        .filter(|c| *c != '_')
+        .flat_map(char::to_lowercase)
+        .collect()
 }
 
 /// How many letters must be put in, taken out, replaced or swapped with their neighbour to make `b` of `a`.
@@ -29,7 +36,9 @@ fn distance(a: &str, b: &str) -> usize {
     for (i, left) in a.iter().enumerate() {
         let mut row = vec![i + 1];
         for (j, right) in b.iter().enumerate() {
-            let mut best = (last[j] + usize::from(left != right)).min(last[j + 1] + 1).min(row[j] + 1);
+            let mut best = (last[j] + usize::from(left != right))
+                .min(last[j + 1] + 1)
+                .min(row[j] + 1);
             if i > 0 && j > 0 && *left == b[j - 1] && a[i - 1] == *right {
                 best = best.min(before_last[j - 1] + 1);
             }

@@ -1,6 +1,7 @@
 //! The key template: literal text with `<expr>` where a value is inserted.
 //!
-//! `<<` and `>>` are literal brackets and braces have no meaning. A template that could make one key of two different calls is refused.
+//! `<<` and `>>` are literal brackets and braces have no meaning. A template that could make one key of two
+//! different calls is refused.
 
 use std::str::FromStr;
 
@@ -10,7 +11,8 @@ use syn::{Expr, LitStr};
 
 use crate::errors::Errors;
 
-/// The longest key, in bytes, and the start of the keys that the runtime keeps for itself; both are checked there again.
+/// The longest key, in bytes, and the start of the keys that the runtime keeps for itself; both are checked there
+/// again.
 const MAX_KEY: usize = 1024;
 const RESERVED: &str = "%lock-";
 
@@ -39,12 +41,20 @@ impl Template {
     /// The key of a function whose attribute names none.
     pub(crate) fn global() -> Self {
         let text = "global_lock".to_owned();
-        Self { parts: vec![Part::Text(text.clone())], text, span: Span::call_site() }
+        Self {
+            parts: vec![Part::Text(text.clone())],
+            text,
+            span: Span::call_site(),
+        }
     }
 
     /// Reads the template; whatever is wrong goes into `errors`.
     pub(crate) fn parse(literal: &LitStr, errors: &mut Errors) -> Self {
-        let mut template = Self { text: literal.value(), span: literal.span(), parts: Vec::new() };
+        let mut template = Self {
+            text: literal.value(),
+            span: literal.span(),
+            parts: Vec::new(),
+        };
         template.parts = split(&template.text, literal.span(), errors);
         template.check(errors);
         template
@@ -52,7 +62,10 @@ impl Template {
 
     fn check(&self, errors: &mut Errors) {
         if self.text.is_empty() {
-            errors.at(self.span, "the key is empty: name what is to be locked, such as `key = \"inventory:<item_id>\"`");
+            errors.at(
+                self.span,
+                "the key is empty: name what is to be locked, such as `key = \"inventory:<item_id>\"`",
+            );
         }
         let length: usize = self
             .parts
@@ -63,16 +76,22 @@ impl Template {
             })
             .sum();
         if length > MAX_KEY {
-            errors.at(self.span, format!("the key has {length} bytes and at most {MAX_KEY} are allowed"));
+            errors.at(
+                self.span,
+                format!("the key has {length} bytes and at most {MAX_KEY} are allowed"),
+            );
         }
         if matches!(self.parts.first(), Some(Part::Text(text)) if text.starts_with(RESERVED)) {
-            errors.at(self.span, format!("keys that start with `{RESERVED}` are kept for the library: choose another name"));
+            errors.at(
+                self.span,
+                format!("keys that start with `{RESERVED}` are kept for the library: choose another name"),
+            );
         }
         self.check_injective(errors);
     }
 
-    /// Values never contain a [separator](separates) after encoding, so a separator between two of them keeps their tuples apart. Without one, `"1"-"2-3"` and
-    /// `"1-2"-"3"` would be one key.
+    /// Values never contain a [separator](separates) after encoding, so a separator between two of them keeps their
+    /// tuples apart. Without one, `"1"-"2-3"` and `"1-2"-"3"` would be one key.
     fn check_injective(&self, errors: &mut Errors) {
         let mut before: Option<&Insert> = None;
         let mut between = "";
@@ -103,7 +122,8 @@ impl Template {
     }
 }
 
-/// Whether `c` never stands in an inserted value: what the runtime's `KeyBuilder::value` encodes, without `%`, which encoding itself writes.
+/// Whether `c` never stands in an inserted value: what the runtime's `KeyBuilder::value` encodes, without `%`,
+/// which encoding itself writes.
 fn separates(c: char) -> bool {
     matches!(c, ':' | '{' | '}' | '<' | '>') || c.is_whitespace() || c.is_control()
 }
@@ -128,7 +148,9 @@ fn split(template: &str, span: Span, errors: &mut Errors) -> Vec<Part> {
             let Some(end) = closing(tail) else {
                 errors.at(
                     span,
-                    format!("`{tail}` in the key is not closed: write `<name>` to insert a value, `<<` for a `<` as text"),
+                    format!(
+                        "`{tail}` in the key is not closed: write `<name>` to insert a value, `<<` for a `<` as text"
+                    ),
                 );
                 rest = "";
                 break;
@@ -177,9 +199,15 @@ fn insert(inside: &str, span: Span) -> syn::Result<Insert> {
             "`<{inside}>` in the key inserts nothing: write a parameter's name between the brackets, or `<<` and `>>` for brackets as text"
         ));
     }
-    let expr = TokenStream::from_str(source).ok().and_then(|tokens| syn::parse2::<Expr>(respan(tokens, span)).ok());
+    let expr = TokenStream::from_str(source)
+        .ok()
+        .and_then(|tokens| syn::parse2::<Expr>(respan(tokens, span)).ok());
     match expr {
-        Some(expr) if base(&expr).is_some() => Ok(Insert { source: source.to_owned(), expr, raw }),
+        Some(expr) if base(&expr).is_some() => Ok(Insert {
+            source: source.to_owned(),
+            expr,
+            raw,
+        }),
         _ => refuse(format!(
             "`<{source}>` is not what a key can insert: write a parameter, a field of it, a method call on it, `self.…`, or a constant"
         )),
@@ -246,20 +274,35 @@ mod tests {
             ("global", vec!["text global"]),
             ("inventory:<item_id>", vec!["text inventory:", "value item_id"]),
             ("<a>:<b>", vec!["value a", "text :", "value b"]),
-            ("{<tenant>}<order.id>", vec!["text {", "value tenant", "text }", "value order.id"]),
-            ("{literal}:<self.shop.name()>", vec!["text {literal}:", "value self.shop.name()"]),
+            (
+                "{<tenant>}<order.id>",
+                vec!["text {", "value tenant", "text }", "value order.id"],
+            ),
+            (
+                "{literal}:<self.shop.name()>",
+                vec!["text {literal}:", "value self.shop.name()"],
+            ),
             ("a<<b>>c", vec!["text a<b>c"]),
             ("<<<id>>>", vec!["text <", "value id", "text >"]),
             ("< id >", vec!["value id"]),
             ("<id:raw>-<b>", vec!["raw id", "text -", "value b"]),
-            ("<a>-<b:raw>-<c>", vec!["value a", "text -", "raw b", "text -", "value c"]),
+            (
+                "<a>-<b:raw>-<c>",
+                vec!["value a", "text -", "raw b", "text -", "value c"],
+            ),
             ("<a>-<a>", vec!["value a", "text -", "value a"]),
             ("<ids[0].get::<Vec<u8>>()>", vec!["value ids[0].get::<Vec<u8>>()"]),
             ("<crate::REGION>", vec!["value crate::REGION"]),
             ("<Self::NAME:raw>", vec!["raw Self::NAME"]),
             ("<pair.0>", vec!["value pair.0"]),
         ] {
-            assert_eq!(parse(template).as_deref(), Ok(expected.as_slice()).map(|e| e.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()).as_deref(), "{template}");
+            assert_eq!(
+                parse(template).as_deref(),
+                Ok(expected.as_slice())
+                    .map(|e| e.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
+                    .as_deref(),
+                "{template}"
+            );
         }
     }
 
@@ -286,7 +329,10 @@ mod tests {
             (&long, "1025 bytes"),
         ] {
             match parse(template) {
-                Err(errors) => assert!(errors.iter().any(|error| error.contains(expected)), "{template}: {errors:?}"),
+                Err(errors) => assert!(
+                    errors.iter().any(|error| error.contains(expected)),
+                    "{template}: {errors:?}"
+                ),
                 Ok(parts) => panic!("{template} was accepted: {parts:?}"),
             }
         }

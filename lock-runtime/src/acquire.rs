@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::context;
-use crate::engine::Timer;
+use crate::engine::{Engine, Timer};
 use crate::error::LockError;
 use crate::guard::Guard;
 use crate::held::{Granted, Held, Terms};
@@ -78,7 +78,14 @@ struct Acquisition {
 impl Acquisition {
     fn new(manager: Arc<Shared>, wanted: Wanted, span: tracing::Span) -> Result<Self, LockError> {
         let lease = wanted.terms.lease;
-        if !(MIN_LEASE..=MAX_LEASE).contains(&lease) || manager.margins.validity(lease).is_zero() {
+        // A server takes even an expiry that never comes: then the key would stay for ever.
+        let at_least = wanted.terms.at_least;
+        let invalid = if !(MIN_LEASE..=MAX_LEASE).contains(&lease) || manager.margins.validity(lease).is_zero() {
+            Some(lease)
+        } else {
+            Some(at_least).filter(|at_least| *at_least > MAX_LEASE)
+        };
+        if let Some(lease) = invalid {
             return Err(LockError::InvalidLease {
                 key: wanted.name.into(),
                 lease,
@@ -92,6 +99,14 @@ impl Acquisition {
             });
         }
         let (watchdog, timer) = manager.pace();
+        if timer == Timer::Engine
+            && let Err(error) = Engine::get()
+        {
+            return Err(LockError::Store {
+                key: wanted.name.into(),
+                source: StoreError::permanent(error),
+            });
+        }
         Ok(Self {
             start: manager.clock.now(),
             manager,
@@ -199,12 +214,15 @@ impl Acquisition {
                 Ok(None)
             }
             None => {
-                // The end of `wait` cuts the last attempt short; what is known of the holder is then still the
+                // The end of `wait` cuts the last attempt short; what the store said before is then still the
                 // answer.
-                if seen.holder.is_none() || self.budget(sent) >= self.manager.response_timeout {
-                    seen.error = Some(StoreError::unknown(
-                        "no answer within the response time-out, or the rest of `wait`",
-                    ));
+                let has_answer = seen.holder.is_some() || seen.error.is_some();
+                if !has_answer || self.budget(sent) >= self.manager.response_timeout {
+                    let limit = "the response time-out, or the rest of `wait`";
+                    seen.error = Some(match pending.receipt().connection() {
+                        None => StoreError::transient(format!("no connection within {limit}")),
+                        Some(_) => StoreError::unknown(format!("no answer within {limit}")),
+                    });
                 }
                 Ok(None)
             }

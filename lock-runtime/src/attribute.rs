@@ -140,18 +140,16 @@ impl Held {
     pub fn run<'a, F: Future>(&'a mut self, body: Pin<&'a mut F>) -> Run<'a, F> {
         Run::new(&self.0, body)
     }
+}
 
-    /// Gives the lock back after the body is gone, and makes the function's return value.
-    pub async fn leave<R, P: Outcome<R>>(self, ended: Ended<R>, policy: P) -> R {
-        let released = release(self.0).await;
-        match (ended, released) {
-            // The store not confirming the release takes nothing from a body that was under the lock to its end.
-            (Ended::Done(output, None), Ok(()) | Err(LockError::Store { .. })) => output,
-            (Ended::Done(output, Some(error)), _) | (Ended::Done(output, None), Err(error)) => {
-                policy.late(output, error)
-            }
-            (Ended::Cancelled(error), _) => policy.refused(error),
-        }
+/// Gives the lock back after the body is gone. Without one, the call got none.
+pub async fn leave<R>(held: Option<Held>, ended: Ended<R>) -> Ended<R> {
+    let Some(held) = held else { return ended };
+    match (ended, release(held.0).await) {
+        // The store not confirming the release takes nothing from a body that was under the lock to its end.
+        (ended, Ok(()) | Err(LockError::Store { .. })) => ended,
+        (Ended::Done(output, None), Err(error)) => Ended::Done(output, Some(error)),
+        (ended, Err(_)) => ended,
     }
 }
 
@@ -160,7 +158,12 @@ fn release(guard: Guard) -> Pin<Box<dyn Future<Output = Result<(), LockError>> +
     Box::pin(guard.release().into_future())
 }
 
-/// Makes the return value of a call that got no lock.
-pub fn refused<R, P: Outcome<R>>(policy: P, error: LockError) -> R {
-    policy.refused(error)
+/// Makes the annotated function's return value. The only place that asks the return type for anything, so that a
+/// wrong one is one error.
+pub fn returned<R, P: Outcome<R>>(ended: Ended<R>, policy: P) -> R {
+    match ended {
+        Ended::Told(output) | Ended::Done(output, None) => output,
+        Ended::Done(output, Some(error)) => policy.late(output, error),
+        Ended::Cancelled(error) => policy.refused(error),
+    }
 }

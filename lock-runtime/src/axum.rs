@@ -37,3 +37,88 @@ impl IntoResponse for LockError {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::LostReason;
+    use crate::holder::Holder;
+    use crate::key::KeyProblem;
+    use crate::store::StoreError;
+
+    fn key() -> Box<str> {
+        "inventory:7".into()
+    }
+
+    fn busy(retry_after: Option<Duration>) -> LockError {
+        LockError::Busy {
+            key: key(),
+            waited: Duration::from_secs(5),
+            holder: Some(Box::new(Holder::new("secret-token"))),
+            retry_after,
+        }
+    }
+
+    fn status(error: LockError) -> u16 {
+        error.into_response().status().as_u16()
+    }
+
+    fn retry_after(error: LockError) -> Option<String> {
+        let response = error.into_response();
+        let value = response.headers().get("retry-after")?;
+        value.to_str().ok().map(ToOwned::to_owned)
+    }
+
+    fn lost(completed: bool) -> LockError {
+        LockError::Lost {
+            key: key(),
+            reason: LostReason::Deleted,
+            completed,
+        }
+    }
+
+    #[test]
+    fn each_error_has_its_status() {
+        let store = StoreError::transient("connection refused");
+        let hung = LockError::Hung {
+            key: key(),
+            renewals: 30,
+            held: Duration::from_secs(600),
+        };
+        let invalid_key = LockError::InvalidKey {
+            key: key(),
+            problem: KeyProblem::TooLong(2000),
+        };
+        let invalid_lease = LockError::InvalidLease {
+            key: key(),
+            lease: Duration::ZERO,
+        };
+        assert_eq!(status(busy(None)), 423);
+        assert_eq!(status(lost(false)), 409);
+        assert_eq!(status(lost(true)), 409);
+        assert_eq!(
+            status(LockError::Store {
+                key: key(),
+                source: store
+            }),
+            503
+        );
+        assert_eq!(status(LockError::Closed { key: key() }), 503);
+        assert_eq!(status(hung), 503);
+        assert_eq!(status(invalid_key), 400);
+        assert_eq!(status(invalid_lease), 500);
+        assert_eq!(status(LockError::WouldDeadlock { key: key() }), 500);
+        assert_eq!(status(LockError::NotConfigured { key: key() }), 500);
+    }
+
+    #[test]
+    fn a_busy_lock_says_when_to_come_back_in_whole_seconds() {
+        let after = |rest| retry_after(busy(rest));
+        assert_eq!(after(None).as_deref(), Some("1"));
+        assert_eq!(after(Some(Duration::ZERO)).as_deref(), Some("1"));
+        assert_eq!(after(Some(Duration::from_millis(1))).as_deref(), Some("1"));
+        assert_eq!(after(Some(Duration::from_secs(3))).as_deref(), Some("3"));
+        assert_eq!(after(Some(Duration::from_millis(3001))).as_deref(), Some("4"));
+        assert_eq!(retry_after(lost(false)), None);
+    }
+}

@@ -1,5 +1,6 @@
 //! Settings of a manager.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use crate::watchdog::{Watchdog, hint_receiver};
 /// assert_eq!(locks.prefix(), "shop:");
 /// # Ok::<(), lock_runtime::LockError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "nothing happens until `build`"]
 pub struct LockManagerBuilder {
     url: String,
@@ -40,6 +41,18 @@ pub struct LockManagerBuilder {
     clock: Option<Arc<dyn Clock>>,
     redis: RedisSettings,
     shutdown_grace: Duration,
+}
+
+/// Without the URL, which may carry a password.
+impl fmt::Debug for LockManagerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManagerBuilder")
+            .field("store", &self.store)
+            .field("prefix", &self.prefix)
+            .field("defaults", &self.defaults)
+            .field("redis", &self.redis)
+            .finish_non_exhaustive()
+    }
 }
 
 impl LockManagerBuilder {

@@ -198,7 +198,7 @@ impl HeldLock {
             // Listen before looking, so that no loss falls between the two.
             lost.as_mut().enable();
             if !self.held.has_ended()
-                && let Some(fate) = self.held.look()
+                && let Some(fate) = self.held.tell()
             {
                 return self.held.error(fate, false);
             }
@@ -233,7 +233,7 @@ impl HeldLock {
         if self.held.has_ended() {
             Some(Fate::Lost(LostReason::Expired))
         } else {
-            self.held.look()
+            self.held.tell()
         }
     }
 
@@ -259,7 +259,7 @@ impl HeldLock {
             LostReason::Taken
         };
         self.held.end_with(Fate::Lost(reason));
-        self.held.error(self.held.fate().unwrap_or(Fate::Lost(reason)), false)
+        self.held.error(self.held.tell().unwrap_or(Fate::Lost(reason)), false)
     }
 
     fn store_error(&self, source: StoreError) -> LockError {

@@ -65,10 +65,12 @@ pub(crate) enum Timer {
 impl Timer {
     /// Completes after `span`. May be awaited on any runtime. Cancel safe.
     pub(crate) fn sleep(self, span: Duration) -> tokio::time::Sleep {
-        // A `Sleep` stays with the runtime it was made in, wherever it is polled.
-        let _context = match (self, Engine::get()) {
-            (Self::Engine, Ok(engine)) => Some(engine.handle().enter()),
-            _ => None,
+        // A `Sleep` stays with the runtime it was made in, wherever it is polled. Managers start the lock
+        // thread, so it is there; in a forked child it is not any more, and nothing sleeps there (see
+        // `Engine::get`).
+        let _context = match self {
+            Self::Engine => ENGINE.get().map(|engine| engine.handle.enter()),
+            Self::Caller => None,
         };
         tokio::time::sleep(span)
     }

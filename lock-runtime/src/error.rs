@@ -56,11 +56,11 @@ pub enum LockError {
         problem: KeyProblem,
     },
     /// The lease cannot be used: it is shorter than [`MIN_LEASE`](crate::MIN_LEASE), longer than
-    /// [`MAX_LEASE`](crate::MAX_LEASE), or used up by the manager's `skew`.
+    /// [`MAX_LEASE`](crate::MAX_LEASE), or used up by the manager's `skew`. Or `at_least` is longer than that.
     InvalidLease {
         /// The key, without the manager's prefix.
         key: Box<str>,
-        /// The lease that was asked for.
+        /// The lease, or minimum hold, that was asked for.
         lease: Duration,
     },
     /// An annotated function was called before [`lock_runtime::init`](crate::init).
@@ -213,7 +213,7 @@ impl fmt::Display for LockError {
             Self::InvalidKey { key, problem } => write!(f, "`{key}` cannot be a lock key: {problem}"),
             Self::InvalidLease { key, lease } => write!(
                 f,
-                "lock `{key}` cannot have a lease of {lease:?}; give one of {:?} to {} days that is longer than the manager's skew",
+                "lock `{key}` cannot have a lease or minimum hold of {lease:?}; give one of {:?} to {} days, and a lease longer than the manager's skew",
                 crate::MIN_LEASE,
                 crate::MAX_LEASE.as_secs() / 86_400
             ),

@@ -10,7 +10,6 @@ use crate::error::{LockError, LostReason};
 use crate::held::{Fate, Held};
 use crate::releaser::{release_later, release_once};
 use crate::store::{Receipt, Verdict};
-use crate::watchdog::Watchdog;
 
 /// The owner of a held lock inside the runtime. Dropped, it releases in the background.
 pub(crate) struct Guard {
@@ -46,9 +45,6 @@ impl Guard {
             // The store is told in the background: it may be out of reach.
             return Err(held.error(fate, true));
         }
-        if held.keep().is_some() {
-            Watchdog::settled(&held).await;
-        }
         let receipt = Receipt::default();
         let (_, timer) = held.manager.pace();
         let reason = match release_once(&held.manager, timer, &held.release_request(&receipt)).await {
@@ -56,6 +52,8 @@ impl Guard {
                 self.done = true;
                 return Ok(());
             }
+            // It ran out while the release was on its way.
+            Ok(Verdict::Gone) if held.now() >= held.deadline() => LostReason::Expired,
             Ok(Verdict::Gone) => LostReason::Deleted,
             Ok(Verdict::Foreign) => LostReason::Taken,
             Err(source) => {

@@ -21,7 +21,8 @@ pub enum OnLost {
     /// It is dropped at its next await, before another holder can be granted the lock.
     #[default]
     Cancel,
-    /// It goes on, and [`HeldLock::lost`](crate::HeldLock::lost) tells it.
+    /// It goes on, and [`HeldLock::lost`](crate::HeldLock::lost) tells it. A body that has asked, by that or another method of
+    /// [`HeldLock`](crate::HeldLock), decides itself what to return; one that never asks still gets `Lost`.
     Signal,
 }
 
@@ -79,8 +80,6 @@ pub(crate) struct Held {
     pub(crate) parent: Option<Arc<Held>>,
     pub(crate) span: tracing::Span,
     pub(crate) plan: Mutex<Plan>,
-    /// Ends a renewal that is under way; see [`Watchdog::settled`].
-    pub(crate) settled: Notify,
     pid: u32,
     deadline: AtomicU64,
     renewals: AtomicU32,
@@ -91,6 +90,8 @@ pub(crate) struct Held {
     shields: AtomicU32,
     /// Whether the guard has ended.
     ended: AtomicBool,
+    /// Whether the body has been told of the end of its lock.
+    told: AtomicBool,
     /// The task that runs the body.
     runner: AtomicWaker,
     /// Those who await the loss.
@@ -127,7 +128,6 @@ impl Held {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             manager,
             plan: Mutex::default(),
-            settled: Notify::new(),
             pid: std::process::id(),
             deadline: AtomicU64::new(granted.deadline.as_nanos()),
             renewals: AtomicU32::new(0),
@@ -135,6 +135,7 @@ impl Held {
             fence: AtomicU64::new(granted.fence.unwrap_or(0)),
             shields: AtomicU32::new(0),
             ended: AtomicBool::new(false),
+            told: AtomicBool::new(false),
             runner: AtomicWaker::new(),
             lost: Notify::new(),
             key: granted.key,
@@ -272,6 +273,19 @@ impl Held {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// How the lock has ended, for an answer to the body: from here on it knows.
+    pub(crate) fn tell(&self) -> Option<Fate> {
+        let fate = self.look();
+        if fate.is_some() {
+            self.told.store(true, Ordering::Release);
+        }
+        fate
+    }
+
+    pub(crate) fn was_told(&self) -> bool {
+        self.told.load(Ordering::Acquire)
     }
 
     /// Whether this process is the one that took the lock.

@@ -198,3 +198,250 @@ mod tests {
         ));
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::panic)]
+mod injective {
+    //! No two tuples of values make one key, whatever they contain. The attribute sees to it that the text between two
+    //! values has a character that values cannot have.
+
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Text around and between values: one more text than values.
+    #[derive(Clone, Debug)]
+    struct Template(Vec<String>);
+
+    impl Template {
+        fn key(&self, values: &[String]) -> String {
+            let mut builder = KeyBuilder::default().text(&self.0[0]);
+            for (value, text) in values.iter().zip(&self.0[1..]) {
+                builder = builder.value(value).text(text);
+            }
+            builder.text
+        }
+
+        /// Reads the values back: a key that can be read has one reading.
+        fn read(&self, key: &str) -> Option<Vec<String>> {
+            let (first, rest) = self.0.split_first()?;
+            let (last, between) = rest.split_last()?;
+            let mut key = key.strip_prefix(first.as_str())?.strip_suffix(last.as_str())?;
+            let mut values = Vec::new();
+            for text in between {
+                let before_separator = text.find(separates)?;
+                let end = key.find(separates)?.checked_sub(before_separator)?;
+                values.push(decode(key.get(..end)?)?);
+                key = key.get(end..)?.strip_prefix(text.as_str())?;
+            }
+            values.push(decode(key)?);
+            Some(values)
+        }
+    }
+
+    fn separates(c: char) -> bool {
+        c != '%' && is_encoded(c)
+    }
+
+    fn decode(text: &str) -> Option<String> {
+        let mut bytes = Vec::new();
+        let mut rest = text.as_bytes();
+        while let Some((first, tail)) = rest.split_first() {
+            if *first == b'%' {
+                let digits = std::str::from_utf8(tail.get(..2)?).ok()?;
+                bytes.push(u8::from_str_radix(digits, 16).ok()?);
+                rest = tail.get(2..)?;
+            } else {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+        String::from_utf8(bytes).ok()
+    }
+
+    /// What has a meaning in keys, what looks like it, and what is hard to get right.
+    const PIECES: [&str; 34] = [
+        "",
+        ":",
+        "%",
+        "%%",
+        "%3A",
+        "%3a",
+        "3A",
+        "%25",
+        "%253A",
+        "{",
+        "}",
+        "{}",
+        "<",
+        ">",
+        "<<",
+        " ",
+        "\t",
+        "\r\n",
+        "\0",
+        "\u{7f}",
+        "\u{85}",
+        "\u{a0}",
+        "\u{2028}",
+        "\u{3000}",
+        "\u{feff}",
+        "a",
+        "b",
+        "ab",
+        "A",
+        "0",
+        "ä",
+        "🦀",
+        "👩‍👩‍👧",
+        "-",
+    ];
+
+    fn text() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![3 => prop::sample::select(&PIECES[..]).prop_map(str::to_owned), 1 => any::<String>()];
+        prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat())
+    }
+
+    fn template(values: usize) -> impl Strategy<Value = Template> {
+        let separator = any::<char>().prop_filter("it must separate", |c| separates(*c));
+        let separator = prop_oneof![
+            prop::sample::select(&[':', '{', '}', '<', '>', ' ', '\0'][..]),
+            separator
+        ];
+        let between =
+            (text(), separator, text()).prop_map(|(before, separator, after)| format!("{before}{separator}{after}"));
+        (text(), prop::collection::vec(between, values - 1), text()).prop_map(|(first, between, last)| {
+            let mut texts = vec![first];
+            texts.extend(between);
+            texts.push(last);
+            Template(texts)
+        })
+    }
+
+    /// A template with tuples of values for it, the second of which is often the first with its characters moved between values.
+    fn tuples() -> impl Strategy<Value = (Template, Vec<String>, Vec<String>)> {
+        (1..5_usize).prop_flat_map(|count| {
+            let values = || prop::collection::vec(text(), count);
+            (
+                template(count),
+                values(),
+                values(),
+                any::<prop::sample::Index>(),
+                any::<bool>(),
+            )
+                .prop_map(|(template, one, other, at, moved)| {
+                    let other = if moved { moved_along(&template, &one, at) } else { other };
+                    (template, one, other)
+                })
+        })
+    }
+
+    /// Joins two neighbours with the text between them and splits them elsewhere: the classic way to forge a key.
+    fn moved_along(template: &Template, values: &[String], at: prop::sample::Index) -> Vec<String> {
+        let mut values = values.to_vec();
+        if values.len() > 1 {
+            let left = at.index(values.len() - 1);
+            let joined = format!("{}{}{}", values[left], template.0[left + 1], values[left + 1]);
+            let places: Vec<_> = joined
+                .match_indices(template.0[left + 1].as_str())
+                .map(|(place, _)| place)
+                .collect();
+            let place = places[at.index(places.len())];
+            let after = place + template.0[left + 1].len();
+            values[left] = joined[..place].to_owned();
+            values[left + 1] = joined[after..].to_owned();
+        }
+        values
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_key_has_one_reading((template, values, _) in tuples()) {
+            let key = template.key(&values);
+            prop_assert_eq!(template.read(&key), Some(values), "{:?}", key);
+        }
+
+        #[test]
+        fn two_tuples_have_two_keys((template, one, other) in tuples()) {
+            prop_assert_eq!(template.key(&one) == template.key(&other), one == other);
+        }
+
+        #[test]
+        fn a_value_is_encoded_alike_however_its_display_writes_it(text in text(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..5)) {
+            struct InPieces<'a>(&'a str, Vec<usize>);
+            impl Display for InPieces<'_> {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    let mut from = 0;
+                    for &cut in &self.1 {
+                        f.write_str(&self.0[from..cut])?;
+                        from = cut;
+                    }
+                    f.write_str(&self.0[from..])
+                }
+            }
+            let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| ends[cut.index(ends.len())]).collect();
+            cuts.sort_unstable();
+            let whole = KeyBuilder::default().value(&text).text;
+            prop_assert_eq!(KeyBuilder::default().value(&InPieces(&text, cuts)).text, whole);
+        }
+
+        #[test]
+        fn a_value_brings_in_no_separator_and_no_hash_tag(value in text()) {
+            let key = KeyBuilder::default().value(&value).text;
+            prop_assert!(!key.contains(separates), "{:?}", key);
+            prop_assert!(!key.starts_with(RESERVED));
+        }
+    }
+
+    #[test]
+    fn all_pairs_of_hostile_values_have_keys_of_their_own() {
+        let mut hostile: Vec<String> = PIECES.map(str::to_owned).to_vec();
+        hostile.extend(PIECES.iter().map(|piece| format!("a{piece}b")));
+        for between in [":", "%:", ":%", "{", "}{", "::", " ", "%3A:3A"] {
+            let template = Template(vec!["orders:".to_owned(), between.to_owned(), String::new()]);
+            let mut keys = HashMap::new();
+            for one in &hostile {
+                for other in &hostile {
+                    let tuple = [one.clone(), other.clone()];
+                    let key = template.key(&tuple);
+                    if let Some(earlier) = keys.insert(key.clone(), tuple.clone()) {
+                        assert_eq!(earlier, tuple, "both are {key:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Told apart by the encoder, and refused as keys.
+    #[test]
+    fn long_values_are_refused_and_not_shortened() {
+        let template = Template(vec!["a:".to_owned(), ":".to_owned(), String::new()]);
+        let long = |last: &str| format!("{}{last}", ":%🦀\0x".repeat(1_250));
+        let tuples = [
+            [long(""), long("a")],
+            [long("a"), long("")],
+            [long("b"), long("")],
+            [format!("{}:", long("")), long("")],
+        ];
+        for (nth, tuple) in tuples.iter().enumerate() {
+            assert!(tuple[0].len() >= 10_000);
+            let key = template.key(tuple);
+            assert_eq!(template.read(&key).as_deref(), Some(&tuple[..]));
+            assert!(tuples[..nth].iter().all(|other| template.key(other) != key));
+            let refused = KeyBuilder::default().text("a:").value(&tuple[0]).finish();
+            let Err(LockError::InvalidKey {
+                key,
+                problem: KeyProblem::TooLong(length),
+            }) = refused
+            else {
+                panic!("{refused:?}");
+            };
+            assert!(length > 10_000 && key.len() < 300, "{length} {key}");
+        }
+    }
+}

@@ -11,7 +11,6 @@ use crate::engine::{Engine, Timer};
 use crate::held::Held;
 use crate::manager::Shared;
 use crate::store::{Receipt, ReleaseRequest, StoreError, Verdict};
-use crate::watchdog::Watchdog;
 
 /// The pause before a release is tried again; it doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -71,7 +70,6 @@ impl Drop for Pending {
             keep: None,
             acquired_on: sent_on,
             may_arrive: true,
-            settle: None,
         }
         .start();
     }
@@ -82,17 +80,15 @@ pub(crate) fn release_later(held: &Arc<Held>) {
     if !held.is_ours() {
         return;
     }
-    let keep = held.keep();
     Cleanup {
         _tracked: held.manager.held.token(),
         until: held.gone_by(),
         manager: Arc::clone(&held.manager),
         key: Arc::clone(&held.key),
         value: Arc::clone(&held.value),
-        keep,
+        keep: held.keep(),
         acquired_on: held.acquired_on,
         may_arrive: false,
-        settle: keep.map(|_| Arc::clone(held)),
     }
     .start();
 }
@@ -108,15 +104,13 @@ struct Cleanup {
     until: Moment,
     /// The acquiring command may still be on its way, and arrive after a release on another connection.
     may_arrive: bool,
-    /// Wait for this lock's renewal under way, which would set the expiry again.
-    settle: Option<Arc<Held>>,
     _tracked: TaskTrackerToken,
 }
 
 impl Cleanup {
     fn start(self) {
         let receipt = Receipt::default();
-        if self.manager.store.release_now(&self.request(&receipt)).is_some() {
+        if self.manager.store.release_now(&self.request(0, &receipt)).is_some() {
             return;
         }
         // Without the lock thread the key goes when its lease ends.
@@ -125,26 +119,25 @@ impl Cleanup {
         }
     }
 
-    fn request<'a>(&'a self, receipt: &'a Receipt) -> ReleaseRequest<'a> {
+    /// The acquiring connection and the present one take turns: on the first a release cannot overtake the
+    /// acquire, but it may have fallen silent for good.
+    fn request<'a>(&'a self, tries: u32, receipt: &'a Receipt) -> ReleaseRequest<'a> {
         ReleaseRequest {
             key: &self.key,
             value: &self.value,
             keep: self.keep,
-            acquired_on: self.acquired_on,
+            acquired_on: self.acquired_on.filter(|_| tries.is_multiple_of(2)),
             receipt,
         }
     }
 
     async fn run(self) {
-        if let Some(held) = &self.settle {
-            Timer::Engine
-                .timeout(self.manager.response_timeout, Watchdog::settled(held))
-                .await;
-        }
         let mut pause = FIRST_RETRY;
-        loop {
+        for tries in 0.. {
             let receipt = Receipt::default();
-            match release_once(&self.manager, Timer::Engine, &self.request(&receipt)).await {
+            match release_once(&self.manager, Timer::Engine, &self.request(tries, &receipt)).await {
+                // It had arrived, and it arrives once.
+                Ok(Verdict::Owned) => return,
                 // On the acquiring connection a release cannot overtake the acquire; on another one it can.
                 Ok(_) if !self.may_arrive || receipt.connection() == self.acquired_on => return,
                 Ok(_) => {}

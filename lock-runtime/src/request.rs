@@ -171,7 +171,7 @@ impl LockRequest {
         };
         let released = Box::pin(guard.release()).await;
         match (ended, released) {
-            (Ended::Done(output, None), Ok(()) | Err(LockError::Store { .. })) => Ok(output),
+            (Ended::Told(output), _) | (Ended::Done(output, None), Ok(()) | Err(LockError::Store { .. })) => Ok(output),
             (Ended::Cancelled(error) | Ended::Done(_, Some(error)), _) | (Ended::Done(_, None), Err(error)) => {
                 Err(error)
             }

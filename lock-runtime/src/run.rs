@@ -14,6 +14,8 @@ use crate::held::{Fate, OnLost};
 pub enum Ended<T> {
     /// It ran to its end; with what ended the lock before, if anything did.
     Done(T, Option<LockError>),
+    /// It was told of the loss, went on, and returned what it chose to.
+    Told(T),
     /// It was cancelled.
     Cancelled(LockError),
 }
@@ -42,8 +44,8 @@ impl<F: Future> Future for Run<'_, F> {
         let cancels = held.terms.on_lost == OnLost::Cancel;
         // Listen before looking, so that no loss falls between the two.
         held.runner().register(cx.waker());
-        let told = held.look();
-        if let Some(fate) = told
+        let lost_before = held.look();
+        if let Some(fate) = lost_before
             && cancels
             && !held.is_shielded()
         {
@@ -55,13 +57,13 @@ impl<F: Future> Future for Run<'_, F> {
             self.body.as_mut().poll(cx)
         };
         let fate = held.look();
-        if fate.is_some() && told.is_none() {
+        if fate.is_some() && lost_before.is_none() {
             count_overrun(&held, fate);
         }
         match (polled, fate) {
             (Poll::Ready(output), None) => Poll::Ready(Ended::Done(output, None)),
-            // A body that was told of the loss and went on has decided itself what to return.
-            (Poll::Ready(output), Some(_)) if !cancels && told.is_some() => Poll::Ready(Ended::Done(output, None)),
+            // A body that has asked and was told of the loss has decided itself what to return.
+            (Poll::Ready(output), Some(_)) if !cancels && held.was_told() => Poll::Ready(Ended::Told(output)),
             (Poll::Ready(output), Some(fate)) => Poll::Ready(Ended::Done(output, Some(held.error(fate, true)))),
             (Poll::Pending, Some(fate)) if cancels && !held.is_shielded() => {
                 Poll::Ready(Ended::Cancelled(held.error(fate, false)))

@@ -154,18 +154,6 @@ impl Watchdog {
         }
     }
 
-    /// Waits until no renewal of a forgotten lock is under way: one that reached the store after the release
-    /// could set the expiry once more.
-    pub(crate) async fn settled(held: &Held) {
-        loop {
-            let settled = held.settled.notified();
-            if !held.plan().in_flight {
-                return;
-            }
-            settled.await;
-        }
-    }
-
     /// Acts on a store's hint: the locks it may be about are checked at once.
     pub(crate) fn hint(&self, store: &dyn LockStore, hint: &LossHint) {
         let store = store_id(store);
@@ -422,7 +410,6 @@ impl Batch {
         let mut schedule = self.watchdog.schedule();
         let mut plan = held.plan();
         plan.in_flight = false;
-        held.settled.notify_waiters();
         if plan.due.is_none() {
             return;
         }

@@ -43,6 +43,8 @@ impl Client {
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof),
                 Ok(read) => self.bytes.extend_from_slice(&chunk[..read]),
+                // A read with a time-out is not restarted after a signal.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.kind()),
             }
         }
@@ -506,4 +508,23 @@ async fn counting_starts_at_a_mark() {
     client.ask(&["ECHO", "x"]).unwrap();
     assert_eq!((proxy.count(|_| true), proxy.commands()[mark..].len()), (2, 1));
     assert!(proxy.wait_after(mark, "ECHO", |_| true).await.is("ECHO"));
+}
+
+#[tokio::test]
+async fn nothing_pipelined_behind_a_closing_command_gets_through() {
+    for action in [Action::CloseBefore(Close::Fin), Action::HoldThenClose(Close::Fin)] {
+        let (server, proxy, mut client) = both();
+        proxy.on_next(|command| command.mentions("struck"), action);
+        // In one segment, so that the proxy reads all three at once.
+        let packed: Vec<u8> = ["before", "struck", "behind"]
+            .iter()
+            .flat_map(|key| redis::cmd("SET").arg(key).arg("v").get_packed_command())
+            .collect();
+        client.stream.write_all(&packed).unwrap();
+        while client.receive().is_ok() {}
+        proxy.release();
+        let gone = || async { server.ask::<String>(&["CLIENT", "LIST"]).lines().count() == 1 };
+        eventually("the server to see the end of the connection", gone).await;
+        assert!(server.exists("before") && !server.exists("behind"));
+    }
 }

@@ -97,6 +97,8 @@ fn paused_server_is_silent_until_resumed() {
     client.write_all(b"PING\r\n").unwrap();
     client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     client.read_exact(&mut [0; 7]).unwrap_err();
+    let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| server.cmd(&["PING"])));
+    assert!(asked.is_err(), "a question to a paused server must not hang");
     server.resume();
     client.set_read_timeout(None).unwrap();
     let mut reply = [0; 7];

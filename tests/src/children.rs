@@ -22,7 +22,7 @@ use crate::clock::Stamp;
 use crate::patience::{eventually_blocking, eventually_some};
 use crate::reaper;
 
-/// A [`Builder`](children::Builder) for the helper program, given its arguments. For test targets of this package only: there cargo
+/// A [`Builder`]($crate::children::Builder) for the helper program, given its arguments. For test targets of this package only: there cargo
 /// tells where the program is, and has built it.
 #[macro_export]
 macro_rules! lock_child {

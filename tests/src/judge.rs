@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use redis::FromRedisValue;
 
 use crate::clock::Stamp;
-use crate::patience::PATIENCE;
 use crate::server::Server;
 
 // --- From records ------------------------------------------------------------------------------------------------------
@@ -331,13 +330,10 @@ impl StoreJudge {
     /// The same judge, from another process.
     #[must_use]
     pub fn connect(url: &str) -> Self {
-        let connect = || {
-            let connection = redis::Client::open(url)?.get_connection()?;
-            connection.set_read_timeout(Some(PATIENCE))?;
-            Ok(connection)
-        };
-        let connection =
-            connect().unwrap_or_else(|error: redis::RedisError| panic!("no connection to the judge at {url}: {error}"));
+        // No read time-out: a read that has one is not restarted after a signal, but fails with EINTR.
+        let connection = redis::Client::open(url)
+            .and_then(|client| client.get_connection())
+            .unwrap_or_else(|error| panic!("no connection to the judge at {url}: {error}"));
         Self(Arc::new(Mutex::new(connection)))
     }
 

@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -133,6 +133,7 @@ impl Builder {
                     let server = Server {
                         process,
                         control,
+                        paused: AtomicBool::new(false),
                         options: self,
                         installed,
                         port,
@@ -273,6 +274,7 @@ enum Launch {
 pub struct Server {
     process: Mutex<Option<std::process::Child>>,
     control: Mutex<Option<Control>>,
+    paused: AtomicBool,
     options: Builder,
     installed: Installed,
     port: u16,
@@ -377,16 +379,19 @@ impl Server {
     /// Stops the process where it is (SIGSTOP) and returns when it stands still. Its sockets stay open and silent.
     pub fn pause(&self) {
         reaper::pause(self.pid());
+        self.paused.store(true, Ordering::SeqCst);
     }
 
     /// Lets it go on (SIGCONT).
     pub fn resume(&self) {
         reaper::signal(self.pid(), Signal::CONT);
+        self.paused.store(false, Ordering::SeqCst);
     }
 
     /// Ends it by SIGKILL and returns when it is gone.
     pub fn kill(&self) {
         *self.control() = None;
+        self.paused.store(false, Ordering::SeqCst);
         if let Some(mut process) = self.process().take() {
             // An error means that it ended by itself.
             let _ = process.kill();
@@ -483,6 +488,10 @@ impl Server {
     pub fn try_cmd(&self, command: &[&str]) -> redis::RedisResult<Value> {
         let mut packed = redis::cmd(command[0]);
         packed.arg(&command[1..]);
+        assert!(
+            !self.paused.load(Ordering::SeqCst),
+            "{command:?} was asked of a paused server, which would never answer"
+        );
         let mut control = self.control();
         // It may have been cut by CLIENT KILL or a restart since it was last used.
         if control
@@ -563,9 +572,8 @@ impl Control {
             "unix://{}?user={CONTROL_USER}&pass={CONTROL_PASSWORD}",
             socket(folder).display()
         );
-        let connection = redis::Client::open(url)?.get_connection()?;
-        connection.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self(connection))
+        // No read time-out: a read that has one is not restarted after a signal, but fails with EINTR.
+        Ok(Self(redis::Client::open(url)?.get_connection()?))
     }
 }
 

@@ -22,6 +22,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// - An `acquire` that finds its own value grants it again: a request delivered twice grants one lock.
 /// - `renew`, `release` and `fence` act only where the key holds the given value, and compare and act in one step.
 /// - A renewal never creates a key.
+/// - A release that keeps the key for a minimum hold ends the ownership all the same: the value then owns the key no
+///   longer, and the same release sent again is [`Verdict::Owned`] without another effect.
 /// - An `acquire` that failed with [`Outcome::Unknown`] may have been applied, or may still be applied later.
 ///
 /// The futures need no particular runtime to be polled on. Dropping one at any point is safe: whatever was sent

@@ -16,6 +16,9 @@ use super::{Action, Close, Flow, Shared};
 use crate::clock::Stamp;
 use crate::resp;
 
+/// What is read at once: many small messages, as a pipelining client sends them.
+const CHUNK: usize = 16 * 1024;
+
 /// How far a connection was ended by the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -171,6 +174,7 @@ impl Link {
     async fn read_client(self: Arc<Self>, mut half: OwnedReadHalf) {
         let mut bytes = Vec::new();
         loop {
+            bytes.reserve(CHUNK);
             tokio::select! {
                 biased;
                 _ = self.client_ended() => break,
@@ -185,7 +189,8 @@ impl Link {
     }
 
     fn take_requests(&self, bytes: &mut Vec<u8>) {
-        while !bytes.is_empty() {
+        // An action may have closed the connection: what was pipelined behind it is lost.
+        while !bytes.is_empty() && *self.ending.borrow() == Ending::No {
             let length = if self.awaited().opaque {
                 Ok(Some(bytes.len()))
             } else {
@@ -345,6 +350,7 @@ impl Link {
     async fn read_server(self: Arc<Self>, mut half: OwnedReadHalf) {
         let mut bytes = Vec::new();
         let close = loop {
+            bytes.reserve(CHUNK);
             tokio::select! {
                 biased;
                 () = self.both_ended() => return,

@@ -303,7 +303,7 @@ impl Drop for Proxy {
 
 impl Hit {
     /// Waits until the action has been done at least once. An action on a reply is done when the server's reply has arrived,
-    /// so by then the server has executed the command.
+    /// so by then the server has executed or refused the command.
     pub async fn done(&self) {
         self.done_times(1).await;
     }
@@ -401,7 +401,11 @@ async fn serve(listener: std::net::TcpListener, shared: Arc<Shared>, mut orders:
             biased;
             order = orders.recv() => match order {
                 Some(Order::Refuse(done)) => {
-                    listener = None;
+                    if let Some(listener) = listener.take() {
+                        // Closing is not enough: where a parallel test is just starting a process, that one holds the socket
+                        // until its exec, and the kernel would go on accepting.
+                        rustix::net::shutdown(&listener, rustix::net::Shutdown::Read).expect("a listening socket can be shut down");
+                    }
                     let _ = done.send(());
                 }
                 Some(Order::Listen(done)) => {

@@ -12,6 +12,8 @@ use crate::store::{AcquireRequest, Attempt, Fence, ReleaseRequest, RenewRequest,
 pub(super) struct Slot {
     value: Box<str>,
     expires: Moment,
+    /// Released, and kept for the rest of its minimum hold: the value no longer owns it.
+    kept: bool,
 }
 
 impl Tables {
@@ -25,7 +27,7 @@ impl Tables {
 
     fn verdict(&mut self, key: &str, value: &str, now: Moment) -> Result<&mut Slot, Verdict> {
         match self.live(key, now) {
-            Some(slot) if *slot.value == *value => Ok(slot),
+            Some(slot) if *slot.value == *value && !slot.kept => Ok(slot),
             Some(_) => Err(Verdict::Foreign),
             None => Err(Verdict::Gone),
         }
@@ -33,7 +35,7 @@ impl Tables {
 
     pub(super) fn acquire(&mut self, request: &AcquireRequest<'_>, now: Moment) -> Result<Attempt, StoreError> {
         if let Some(slot) = self.live(request.key, now)
-            && *slot.value != *request.value
+            && (*slot.value != *request.value || slot.kept)
         {
             return Ok(Attempt::Busy {
                 holder: Some(Holder::new(slot.value.clone())),
@@ -44,6 +46,7 @@ impl Tables {
         let slot = Slot {
             value: request.value.into(),
             expires: now.after(request.lease),
+            kept: false,
         };
         self.slots.insert(request.key.into(), slot);
         Ok(Attempt::Granted { fence })
@@ -61,10 +64,19 @@ impl Tables {
     }
 
     pub(super) fn release(&mut self, request: &ReleaseRequest<'_>, now: Moment) -> Verdict {
+        if request.keep.is_some()
+            && let Some(slot) = self.live(request.key, now)
+            && slot.kept
+            && *slot.value == *request.value
+        {
+            // The same release once more.
+            return Verdict::Owned;
+        }
         match self.verdict(request.key, request.value, now) {
             Ok(slot) => {
                 if let Some(keep) = request.keep {
                     slot.expires = now.after(keep);
+                    slot.kept = true;
                 } else {
                     self.slots.remove(request.key);
                     if let Some(waiting) = self.waiting.get(request.key) {

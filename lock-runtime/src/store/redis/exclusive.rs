@@ -15,8 +15,11 @@ impl RedisStore {
     pub(super) async fn acquire_exclusive(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
         let live = self.commands.live().await?;
         request.receipt.sent_on(live.number);
-        if live.server.is_7 && !request.fence {
-            return self.acquire_by_set(&live, request).await;
+        if live.server.is_7
+            && !request.fence
+            && let Some(answer) = self.acquire_by_set(&live, request).await?
+        {
+            return Ok(answer);
         }
         let keys: &[&str] = if request.fence {
             &[request.key, &self.counter]
@@ -32,8 +35,9 @@ impl RedisStore {
         }
     }
 
-    /// The cheap path: one plain command. `GET` tells the holder, and refuses a key of another type.
-    async fn acquire_by_set(&self, live: &Live, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
+    /// The cheap path: one plain command. `GET` tells the holder, and refuses a key of another type. `None`: the key
+    /// held the caller's own value already, and its lease is still the earlier one.
+    async fn acquire_by_set(&self, live: &Live, request: &AcquireRequest<'_>) -> Result<Option<Attempt>, StoreError> {
         let mut set = redis::cmd("SET");
         set.arg(request.key)
             .arg(request.value)
@@ -45,12 +49,12 @@ impl RedisStore {
         // Both are on their way before the first answer is back.
         let (answer, remaining) = tokio::join!(taken, self.remaining(live, request));
         match answer? {
-            Value::Nil => Ok(Attempt::Granted { fence: None }),
-            Value::BulkString(holder) if holder == request.value.as_bytes() => Ok(Attempt::Granted { fence: None }),
-            Value::BulkString(holder) => Ok(Attempt::Busy {
+            Value::Nil => Ok(Some(Attempt::Granted { fence: None })),
+            Value::BulkString(holder) if holder == request.value.as_bytes() => Ok(None),
+            Value::BulkString(holder) => Ok(Some(Attempt::Busy {
                 holder: Some(holder_of(&holder)),
                 remaining,
-            }),
+            })),
             other => Err(unexpected(&other)),
         }
     }

@@ -46,9 +46,10 @@ pub(super) async fn check_permissions(
 ) -> Result<(), StoreError> {
     let key = format!("{prefix}{RESERVED}probe");
     let set = redis::cmd("SET").arg(&key).arg("probe").arg("PX").arg(1000).to_owned();
-    let renew = eval(&RENEW, server, &key, 1000);
-    let release = eval(&RELEASE, server, &key, 0);
-    for command in [set, renew, release] {
+    let renew = by_source(&RENEW, server, &key, 1000);
+    let release = by_source(&RELEASE, server, &key, 0);
+    let again = by_hash(&RELEASE, server, &key, 0);
+    for command in [set, renew, release, again] {
         command
             .query_async::<Value>(connection)
             .await
@@ -57,14 +58,17 @@ pub(super) async fn check_permissions(
     Ok(())
 }
 
-fn eval(script: &LockScript, server: Server, key: &str, millis: u32) -> redis::Cmd {
-    let mut command = redis::cmd("EVAL");
-    command
-        .arg(&script.form(server.is_7).source)
-        .arg(1)
-        .arg(key)
-        .arg("probe")
-        .arg(millis);
+fn by_source(script: &LockScript, server: Server, key: &str, millis: u32) -> redis::Cmd {
+    run("EVAL", &script.form(server.is_7).source, key, millis)
+}
+
+fn by_hash(script: &LockScript, server: Server, key: &str, millis: u32) -> redis::Cmd {
+    run("EVALSHA", &script.form(server.is_7).hash, key, millis)
+}
+
+fn run(name: &str, script: &str, key: &str, millis: u32) -> redis::Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(script).arg(1).arg(key).arg("probe").arg(millis);
     command
 }
 

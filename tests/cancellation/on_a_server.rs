@@ -1,0 +1,353 @@
+//! Calls through the fault proxy to a real server, dropped after each of their polls.
+//!
+//! The lease is far longer than the harness's patience, so that no expiry can hide a lock that was left behind.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::{Backoff, LockError, LockManager, distributed_lock};
+use lock_tests::proxy::Close;
+use lock_tests::{Action, Command, PATIENCE, Proxy, Server, Stamp, eventually};
+
+use crate::dropping::{count_polls, drop_after};
+
+const LEASE: Duration = Duration::from_secs(60);
+const LEASE_MILLIS: &str = "60000";
+const FOREIGN: &str = "another holder";
+/// A check or renewal that was on its way when the call was dropped may still arrive for so long.
+const ON_ITS_WAY: Duration = Duration::from_millis(500);
+
+/// The call that is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    /// The guard, if there is one, is dropped as well.
+    Acquire,
+    Fenced,
+    /// With a body of a few polls, and the release.
+    Run,
+    /// An annotated function, with the same.
+    Annotated,
+}
+
+/// What becomes of the command that is meant.
+#[derive(Clone, Debug)]
+enum Fault {
+    None,
+    /// The key is another holder's.
+    Busy,
+    Does(Action),
+}
+
+/// Which commands the fault is done to: all of them until the call is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum To {
+    Acquires,
+    /// The first only: the background's must get through.
+    FirstRelease,
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    call: Call,
+    fault: Fault,
+    to: To,
+    /// Whether the connection is there beforehand.
+    warm: bool,
+}
+
+/// Whether a command takes `key`. Renewals look the same but are not due for 40 s.
+fn takes(command: &Command, key: &str) -> bool {
+    command.mentions(key)
+        && command
+            .arguments
+            .last()
+            .is_some_and(|last| last == LEASE_MILLIS.as_bytes())
+}
+
+/// Whether a command gives `key` back. Checks look the same but come on another connection.
+fn gives_back(command: &Command, key: &str) -> bool {
+    command.is_script() && command.mentions(key) && command.arguments.last().is_some_and(|last| last == b"0")
+}
+
+#[distributed_lock(key = "<key:raw>", manager = manager)]
+async fn annotated(manager: &LockManager, key: &str) -> Result<(), LockError> {
+    for _ in 0..2 {
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+async fn call(manager: LockManager, call: Call, key: String) -> Result<(), LockError> {
+    let request = manager.lock(&key).holder("cancelled");
+    match call {
+        Call::Acquire => request.acquire().await.map(drop),
+        Call::Fenced => request.fencing().acquire().await.map(drop),
+        Call::Annotated => annotated(&manager, &key).await,
+        Call::Run => {
+            request
+                .run(async {
+                    for _ in 0..2 {
+                        tokio::task::yield_now().await;
+                    }
+                })
+                .await
+        }
+    }
+}
+
+/// One dropped call with a proxy and a manager of its own.
+struct Scene<'a> {
+    server: &'a Server,
+    proxy: Proxy,
+    manager: LockManager,
+    key: String,
+}
+
+impl<'a> Scene<'a> {
+    async fn set(server: &'a Server, case: &Case, nth: usize) -> Self {
+        let proxy = Proxy::to(server);
+        // Healthy calls must not meet a time-out on a busy machine, and those that meet one must not take long.
+        let hurried = !matches!(case.fault, Fault::None);
+        let (wait, response) = if hurried { (250, 100) } else { (20_000, 10_000) };
+        let manager = LockManager::builder(&proxy.url())
+            .prefix("")
+            .lease(LEASE)
+            .wait(Duration::from_millis(wait))
+            .response_timeout(Duration::from_millis(response))
+            .backoff(Backoff::new(Duration::from_millis(5), Duration::from_millis(50)))
+            .build()
+            .unwrap();
+        if case.warm {
+            eventually("the manager to connect", || async { manager.check().await.is_ok() }).await;
+        }
+        let key = format!("key-{nth}-{}", proxy.addr().port());
+        match (&case.fault, case.to) {
+            (Fault::None, _) => {}
+            (Fault::Busy, _) => {
+                server.cmd(&["SET", &key, FOREIGN, "PX", LEASE_MILLIS]);
+            }
+            (Fault::Does(action), To::Acquires) => {
+                let key = key.clone();
+                proxy.on_each(move |command| takes(command, &key), action.clone());
+            }
+            (Fault::Does(action), To::FirstRelease) => {
+                let key = key.clone();
+                proxy.on_next(move |command| gives_back(command, &key), action.clone());
+            }
+        }
+        Self {
+            server,
+            proxy,
+            manager,
+            key,
+        }
+    }
+
+    async fn run(self, case: Case, polls: usize) -> bool {
+        let ended = drop_after(polls, call(self.manager.clone(), case.call, self.key.clone())).await;
+        let dropped = Stamp::now();
+        let clock = Instant::now();
+        // What is held now comes late; the silent connections stay silent.
+        self.proxy.heal();
+        if let Fault::Busy = case.fault {
+            assert_eq!(
+                self.server.value(&self.key).as_deref(),
+                Some(FOREIGN),
+                "{case:?} after poll {polls}"
+            );
+            self.server.cmd(&["DEL", &self.key]);
+        }
+        if let Fault::Does(Action::Hold | Action::HoldThenClose(_)) = case.fault {
+            eventually("the held requests to be carried out", || async {
+                let mut late = self
+                    .proxy
+                    .commands()
+                    .into_iter()
+                    .filter(|command| takes(command, &self.key));
+                late.all(|command| command.reply.is_some())
+            })
+            .await;
+        }
+        eventually(
+            &format!("the key to be gone, {case:?} dropped after poll {polls}"),
+            || async { !self.server.exists(&self.key) },
+        )
+        .await;
+        assert!(
+            clock.elapsed() < PATIENCE / 2,
+            "{case:?} after poll {polls}: the key lasted {:?}",
+            clock.elapsed()
+        );
+        // Another client can acquire, and what goes on in the background leaves its lock alone.
+        let next: Option<String> = self.server.ask(&["SET", &self.key, "next", "NX", "PX", LEASE_MILLIS]);
+        assert_eq!(next.as_deref(), Some("OK"), "{case:?} after poll {polls}");
+        self.nothing_is_renewed(&case, polls, dropped).await;
+        assert_eq!(
+            self.server.value(&self.key).as_deref(),
+            Some("next"),
+            "{case:?} after poll {polls}"
+        );
+        ended.is_some()
+    }
+
+    /// A lock that the watchdog still watched would be checked at the same time as a new one is, or before.
+    async fn nothing_is_renewed(&self, case: &Case, polls: usize, dropped: Stamp) {
+        let probe = self
+            .manager
+            .lock(format!("{}-probe", self.key))
+            .wait(PATIENCE)
+            .acquire()
+            .await;
+        let probe = probe.unwrap_or_else(|error| panic!("{case:?} after poll {polls}: {error}"));
+        let is_watching = |command: &Command| command.is("CLIENT TRACKING");
+        self.proxy.wait_for("the connection for renewals", is_watching).await;
+        let is_check = |command: &Command, key: &str| {
+            let of_renewals = || {
+                self.proxy
+                    .commands()
+                    .into_iter()
+                    .filter(is_watching)
+                    .map(|command| command.connection)
+            };
+            command.is_script()
+                && command.arguments.iter().any(|argument| argument == key.as_bytes())
+                && of_renewals().any(|connection| connection == command.connection)
+        };
+        let probed = format!("{}-probe", self.key);
+        eventually("the new lock to be checked", || async {
+            self.proxy.commands().iter().any(|command| is_check(command, &probed))
+        })
+        .await;
+        for command in self.proxy.commands() {
+            let late = command.at.since(dropped) > ON_ITS_WAY;
+            assert!(
+                !(late && is_check(&command, &self.key)),
+                "{case:?} after poll {polls}: {command}"
+            );
+        }
+        drop(probe);
+    }
+}
+
+/// Counts the polls of an undisturbed end, then drops the same call after each of them, all at once.
+async fn drop_at_every_await(server: &Server, case: Case) {
+    let scene = Scene::set(server, &case, 0).await;
+    let polls = count_polls(call(scene.manager.clone(), case.call, scene.key.clone())).await;
+    scene.proxy.heal();
+    // The number is not the same each time: it depends on what is ready when.
+    let most = (polls + 3).min(24);
+    let scenes: Vec<_> = (0..=most).collect();
+    for scenes in scenes.chunks(8) {
+        let mut ended = Vec::new();
+        for polls in scenes {
+            ended.push(async { Scene::set(server, &case, *polls).await.run(case.clone(), *polls).await });
+        }
+        join_all(ended).await;
+    }
+}
+
+/// Runs futures that borrow side by side.
+async fn join_all<F: Future>(futures: Vec<F>) {
+    let mut running: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
+    std::future::poll_fn(|context| {
+        for slot in &mut running {
+            if slot
+                .as_mut()
+                .is_some_and(|future| future.as_mut().poll(context).is_ready())
+            {
+                *slot = None;
+            }
+        }
+        if running.iter().all(Option::is_none) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    })
+    .await;
+}
+
+async fn acquiring(fault: Fault) {
+    let server = Server::start();
+    let case = |call, warm| Case {
+        call,
+        fault: fault.clone(),
+        to: To::Acquires,
+        warm,
+    };
+    let cases = [
+        case(Call::Acquire, true),
+        case(Call::Acquire, false),
+        case(Call::Run, true),
+        case(Call::Annotated, true),
+        case(Call::Fenced, true),
+    ];
+    join_all(
+        cases
+            .into_iter()
+            .map(|case| drop_at_every_await(&server, case))
+            .collect(),
+    )
+    .await;
+}
+
+async fn releasing(fault: Fault) {
+    let server = Server::start();
+    let case = |call| Case {
+        call,
+        fault: fault.clone(),
+        to: To::FirstRelease,
+        warm: true,
+    };
+    let cases = [case(Call::Run), case(Call::Annotated)];
+    join_all(
+        cases
+            .into_iter()
+            .map(|case| drop_at_every_await(&server, case))
+            .collect(),
+    )
+    .await;
+}
+
+macro_rules! dropped_at_every_await {
+    ($when:ident: $($name:ident: $fault:expr),* $(,)?) => {
+        mod $when {
+            use super::*;
+
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    super::$when($fault).await;
+                }
+            )*
+        }
+    };
+}
+
+dropped_at_every_await! { acquiring:
+    when_it_is_granted: Fault::None,
+    when_it_is_busy: Fault::Busy,
+    when_the_server_refuses_for_now: Fault::Does(Action::error("OOM command not allowed when used memory > 'maxmemory'.")),
+    when_the_server_refuses_for_good: Fault::Does(Action::error("NOPERM this user has no permissions to run it")),
+    when_the_request_never_arrives: Fault::Does(Action::LoseRequest),
+    when_the_request_arrives_late: Fault::Does(Action::Hold),
+    when_the_request_arrives_after_its_connection_was_closed: Fault::Does(Action::HoldThenClose(Close::Reset)),
+    when_the_connection_is_cut_before_it_is_applied: Fault::Does(Action::CloseBefore(Close::Fin)),
+    when_the_connection_is_cut_after_it_was_applied: Fault::Does(Action::CloseAfter(Close::Reset)),
+    when_the_request_is_doubled: Fault::Does(Action::Duplicate),
+    when_the_reply_never_arrives: Fault::Does(Action::LoseReply),
+    when_the_reply_arrives_late: Fault::Does(Action::HoldReply),
+    when_the_reply_is_slow: Fault::Does(Action::DelayReply(Duration::from_millis(30))),
+    when_the_reply_is_an_error_after_it_was_applied: Fault::Does(Action::AnswerInstead(b"?\r\n".to_vec())),
+}
+
+dropped_at_every_await! { releasing:
+    when_it_is_done: Fault::None,
+    when_the_server_refuses_for_now: Fault::Does(Action::error("BUSY Redis is busy running a script.")),
+    when_the_request_never_arrives: Fault::Does(Action::LoseRequest),
+    when_the_request_arrives_late: Fault::Does(Action::Hold),
+    when_the_request_arrives_after_its_connection_was_closed: Fault::Does(Action::HoldThenClose(Close::Reset)),
+    when_the_connection_is_cut_before_it_is_applied: Fault::Does(Action::CloseBefore(Close::Reset)),
+    when_the_connection_is_cut_after_it_was_applied: Fault::Does(Action::CloseAfter(Close::Reset)),
+    when_the_reply_never_arrives: Fault::Does(Action::LoseReply),
+    when_the_reply_arrives_late: Fault::Does(Action::HoldReply),
+}

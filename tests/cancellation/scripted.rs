@@ -1,0 +1,313 @@
+//! A store under the test's control: when a request is sent, when it is carried out, when and how it is answered.
+//!
+//! It keeps the order that a connection keeps: what was sent before a release on the same connection is carried out before it. On a
+//! cut connection nothing is certain, and what was on its way arrives after the first release.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use lock_runtime::store::{
+    AcquireRequest, Attempt, Fence, LockStore, ReleaseRequest, RenewRequest, StoreError, StoreFuture, Verdict,
+};
+use lock_runtime::{Backoff, Holder, LockManager};
+use lock_tests::eventually;
+
+use crate::dropping::{count_polls, drop_after};
+
+/// How an acquire is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Truth,
+    /// The store did not do it, and says so.
+    Refusal,
+    /// Something went wrong after it was carried out, or before.
+    Unknown,
+    Never,
+}
+
+/// What happens to an acquire, in polls.
+#[derive(Clone, Copy, Debug)]
+struct Script {
+    until_sent: usize,
+    until_applied: usize,
+    until_answered: usize,
+    answer: Answer,
+    /// Somebody else has the key.
+    busy: bool,
+    /// The connection is cut as soon as the request is sent: it arrives all the same, but after the first release.
+    cut: bool,
+    /// A release needs so many polls.
+    release_polls: usize,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    slots: HashMap<String, String>,
+    /// Sent and not yet carried out.
+    on_its_way: Vec<(String, String)>,
+    /// What each acquire's fate was, in the order they were sent.
+    sent: Vec<String>,
+    /// Values whose acquire was answered with "busy" or a refusal.
+    known_not_taken: Vec<String>,
+    /// Values that a release was carried out for.
+    released: Vec<String>,
+    renewed: usize,
+}
+
+impl Tables {
+    fn apply(&mut self, key: String, value: String) {
+        self.slots.entry(key).or_insert(value);
+    }
+
+    fn deliver(&mut self) {
+        for (key, value) in std::mem::take(&mut self.on_its_way) {
+            self.apply(key, value);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Scripted {
+    script: Script,
+    tables: Mutex<Tables>,
+}
+
+/// The connections' numbers.
+const FIRST: u64 = 1;
+const SECOND: u64 = 2;
+
+/// An acquire that was not carried out when it is dropped is on its way for ever, until something delivers it.
+struct Sent<'a> {
+    store: &'a Scripted,
+    pair: Option<(String, String)>,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let pair = self.pair.take();
+        self.store.tables().on_its_way.extend(pair);
+    }
+}
+
+impl Scripted {
+    fn new(script: Script) -> Arc<Self> {
+        let store = Self {
+            script,
+            tables: Mutex::default(),
+        };
+        if script.busy {
+            store.tables().apply("k".to_owned(), "another holder".to_owned());
+        }
+        Arc::new(store)
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn acquire_by_script(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
+        let script = self.script;
+        let (key, value) = (request.key.to_owned(), request.value.to_owned());
+        pending(script.until_sent).await;
+        request.receipt.sent_on(FIRST);
+        self.tables().sent.push(value.clone());
+        let mut sent = Sent {
+            store: self,
+            pair: Some((key.clone(), value.clone())),
+        };
+        pending(script.until_applied).await;
+        if script.answer != Answer::Refusal && !script.cut {
+            sent.pair = None;
+            self.tables().apply(key.clone(), value.clone());
+        }
+        pending(script.until_answered).await;
+        match script.answer {
+            Answer::Truth if script.cut => Err(StoreError::unknown("the connection was cut")),
+            Answer::Truth => {
+                let mut tables = self.tables();
+                let holder = tables.slots.get(&key).cloned().unwrap_or_default();
+                if holder == value {
+                    return Ok(Attempt::Granted { fence: None });
+                }
+                tables.known_not_taken.push(value);
+                Ok(Attempt::Busy {
+                    holder: Some(Holder::new(holder)),
+                    remaining: None,
+                })
+            }
+            Answer::Refusal => {
+                sent.pair = None;
+                self.tables().known_not_taken.push(value);
+                Err(StoreError::transient("out of memory"))
+            }
+            Answer::Unknown => Err(StoreError::unknown("the connection was reset")),
+            Answer::Never => std::future::pending().await,
+        }
+    }
+
+    async fn release_by_script(&self, request: &ReleaseRequest<'_>) -> Result<Verdict, StoreError> {
+        let same = request.acquired_on == Some(FIRST) && !self.script.cut;
+        request.receipt.sent_on(if same { FIRST } else { SECOND });
+        pending(self.script.release_polls).await;
+        let mut tables = self.tables();
+        if same {
+            tables.deliver();
+        }
+        tables.released.push(request.value.to_owned());
+        let verdict = match tables.slots.get(request.key) {
+            Some(value) if value == request.value => {
+                tables.slots.remove(request.key);
+                Verdict::Owned
+            }
+            Some(_) => Verdict::Foreign,
+            None => Verdict::Gone,
+        };
+        // Only now does arrive what was sent on the connection that is gone.
+        tables.deliver();
+        Ok(verdict)
+    }
+}
+
+/// Is pending so many times.
+async fn pending(polls: usize) {
+    let mut left = polls;
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(());
+        }
+        left -= 1;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+impl LockStore for Scripted {
+    fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+        Box::pin(self.acquire_by_script(request))
+    }
+
+    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>> {
+        Box::pin(async move {
+            self.tables().renewed += requests.len();
+            Ok(requests.iter().map(|_| Verdict::Owned).collect())
+        })
+    }
+
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict> {
+        Box::pin(self.release_by_script(request))
+    }
+
+    fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
+        Box::pin(async { Ok(Fence::NotOwned(Verdict::Gone)) })
+    }
+}
+
+fn manager(store: &Arc<Scripted>) -> LockManager {
+    LockManager::builder("scripted")
+        .store(Arc::clone(store) as _)
+        .prefix("")
+        .lease(Duration::from_secs(60))
+        .response_timeout(Duration::from_millis(40))
+        .backoff(Backoff::new(Duration::from_millis(1), Duration::from_millis(5)))
+        .shutdown_grace(Duration::ZERO)
+        .build()
+        .unwrap()
+}
+
+/// One attempt, a body of two polls, and the release.
+async fn one_call(manager: LockManager) {
+    let body = async { pending(2).await };
+    let _ = manager.lock("k").wait(Duration::ZERO).run(body).await;
+}
+
+fn scripts() -> Vec<Script> {
+    let mut scripts = Vec::new();
+    for answer in [Answer::Truth, Answer::Refusal, Answer::Unknown, Answer::Never] {
+        for busy in [false, true] {
+            for cut in [false, true] {
+                for polls in [[0, 0, 0], [2, 2, 2], [0, 1, 0], [1, 0, 1]] {
+                    let [until_sent, until_applied, until_answered] = polls;
+                    let release_polls = until_sent;
+                    scripts.push(Script {
+                        until_sent,
+                        until_applied,
+                        until_answered,
+                        answer,
+                        busy,
+                        cut,
+                        release_polls,
+                    });
+                }
+            }
+        }
+    }
+    scripts
+}
+
+/// Drops the call after `polls` polls and waits until the background has nothing more to do.
+async fn dropped(script: Script, polls: usize) {
+    let what = format!("{script:?} dropped after poll {polls}");
+    let store = Scripted::new(script);
+    let manager = manager(&store);
+    let _ = drop_after(polls, one_call(manager.clone())).await;
+    if script.cut {
+        // Whether anything is still on its way nobody can tell, so the background goes on until the lease has passed.
+        eventually(&what, || async {
+            let tables = store.tables();
+            tables.on_its_way.is_empty() && tables.slots.values().all(|value| value == "another holder")
+        })
+        .await;
+    } else {
+        manager.shutdown().await;
+    }
+
+    let tables = store.tables();
+    let left: Vec<_> = tables.slots.values().collect();
+    assert_eq!(
+        left,
+        if script.busy { vec!["another holder"] } else { vec![] },
+        "{what}"
+    );
+    assert!(
+        tables.on_its_way.is_empty(),
+        "{what}: {:?} may still arrive",
+        tables.on_its_way
+    );
+    assert!(tables.sent.len() <= 1, "{what}: one attempt was to be made");
+    for value in &tables.sent {
+        let taken_back = tables.released.contains(value);
+        let known_not_taken = tables.known_not_taken.contains(value);
+        assert_eq!(
+            taken_back, !known_not_taken,
+            "{what}: what may have been taken is released, and nothing else"
+        );
+    }
+    assert!(
+        tables.released.iter().all(|value| tables.sent.contains(value)),
+        "{what}: {:?}",
+        tables.released
+    );
+    assert_eq!(tables.renewed, 0, "{what}: a lock nobody holds was renewed");
+}
+
+#[tokio::test]
+async fn exactly_what_was_sent_is_released() {
+    let mut calls = 0;
+    for script in scripts() {
+        let store = Scripted::new(script);
+        let polls = count_polls(one_call(manager(&store))).await;
+        let mut running = tokio::task::JoinSet::new();
+        for polls in 0..=polls + 1 {
+            running.spawn(dropped(script, polls));
+            calls += 1;
+        }
+        while let Some(ended) = running.join_next().await {
+            ended.unwrap();
+        }
+    }
+    assert!(calls > 300, "only {calls} calls were dropped");
+}

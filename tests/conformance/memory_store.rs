@@ -1,0 +1,84 @@
+//! What the memory store promises beyond the seam: releases wake, and are immediate.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_runtime::store::memory::MemoryStore;
+use lock_runtime::store::{LockStore, Receipt, ReleaseRequest, Verdict};
+use lock_runtime::{Backoff, LockManager};
+use tokio::time::Instant;
+
+use crate::place::{GRANTED, InMemory, LONG, Place};
+
+#[tokio::test(start_paused = true)]
+async fn a_release_wakes_one_who_waits_for_the_key() {
+    let place = InMemory::new();
+    let (a, store) = (place.client("a"), place.store());
+    assert_eq!(a.acquire("k", LONG).await, GRANTED);
+    let mut released = wait_for(&store, "k");
+    let mut elsewhere = wait_for(&store, "other");
+    tokio::task::yield_now().await;
+    assert!(!released.is_finished());
+    assert_eq!(a.release("k").await, Verdict::Owned);
+    (&mut released).await.unwrap();
+    tokio::task::yield_now().await;
+    assert!(!elsewhere.is_finished());
+    elsewhere.abort();
+    assert!((&mut elsewhere).await.is_err());
+}
+
+fn wait_for(store: &Arc<dyn LockStore>, key: &'static str) -> tokio::task::JoinHandle<()> {
+    let store = Arc::clone(store);
+    tokio::spawn(async move { store.released(key).await })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_without_waiting_is_done_when_it_returns() {
+    let place = InMemory::new();
+    let (a, b) = (place.client("a"), place.client("b"));
+    assert!(a.store.release_is_immediate());
+    assert_eq!(a.acquire("k", LONG).await, GRANTED);
+    let receipt = Receipt::default();
+    let release = |value| {
+        let request = ReleaseRequest {
+            key: "k",
+            value,
+            keep: None,
+            acquired_on: None,
+            receipt: &receipt,
+        };
+        a.store.release_now(&request)
+    };
+    assert_eq!(release("b"), Some(Verdict::Foreign));
+    assert_eq!(release("a"), Some(Verdict::Owned));
+    assert_eq!(b.acquire("k", LONG).await, GRANTED);
+}
+
+/// Through managers: the waiter gets the lock in the very moment of the release, on a clock that only moves when nothing else can.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_gets_the_lock_at_the_moment_of_the_release() {
+    let store = Arc::new(MemoryStore::new());
+    let slow = Backoff::new(Duration::from_secs(1000), Duration::from_secs(1000));
+    let manager = || {
+        LockManager::builder("memory://")
+            .store(Arc::clone(&store) as _)
+            .backoff(slow)
+            .build()
+            .unwrap()
+    };
+    let (holder, waiter) = (manager(), manager());
+    let guard = holder.lock("k").acquire().await.unwrap();
+    let waiting = tokio::spawn(async move {
+        let guard = waiter.lock("k").wait(Duration::from_secs(10)).acquire().await.unwrap();
+        (guard, Instant::now())
+    });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let released = Instant::now();
+    guard.release().await.unwrap();
+    let (_guard, granted) = waiting.await.unwrap();
+    assert!(
+        granted - released < Duration::from_millis(1),
+        "granted {:?} later",
+        granted - released
+    );
+}

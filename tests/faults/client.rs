@@ -1,0 +1,628 @@
+//! Faults of the process that holds the lock (rows 1 to 17).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use lock_runtime::store::redis::RedisStore;
+use lock_runtime::store::{
+    AcquireRequest, Attempt, Fence, LockStore, ReleaseRequest, RenewRequest, StoreFuture, Verdict,
+};
+use lock_runtime::{Clock, LockError, LockManager, LostReason, Moment, current};
+use lock_tests::{Action, PATIENCE, Proxy, Server, Stamp, StoreJudge, eventually, lock_child};
+use tokio::sync::Notify;
+
+use crate::stage::{
+    HandClock, JumpingClock, LONG, SHORT, cancelled, connected, gone, lost, releases, renewals, renews, share, stored,
+    ticking,
+};
+
+// Row 1.
+#[tokio::test]
+async fn a_killed_holder_blocks_others_for_the_rest_of_its_lease_and_no_longer() {
+    let server = Server::start();
+    let mut child = lock_child!("hold", server.url(), "killed", "2000").spawn();
+    child.line("holding").await;
+
+    child.kill();
+    let killed = Instant::now();
+    let left = server.time_left(&stored("killed")).expect("the lock has an expiry");
+    let locks = connected(&server.url()).await;
+    let guard = locks.lock("killed").wait(PATIENCE).acquire().await.unwrap();
+
+    let waited = killed.elapsed();
+    // The look at the expiry came a moment after the kill.
+    assert!(
+        waited + Duration::from_millis(50) >= left,
+        "granted after {waited:?} of {left:?}"
+    );
+    // A backoff step is a quarter of a second at most.
+    assert!(
+        waited <= left + Duration::from_secs(1),
+        "granted only after {waited:?} of {left:?}"
+    );
+    guard.release().await.unwrap();
+}
+
+// Row 2.
+#[tokio::test]
+async fn a_stopped_process_does_not_go_on_after_its_lease_and_its_write_is_refused() {
+    let (server, resource) = (Server::start(), Server::start());
+    let judge = StoreJudge::on(&resource);
+    let mut child = lock_child!("hold", server.url(), "stopped", "700").spawn();
+    let held = child.line("holding").await;
+    let first: u64 = held.words()[0].parse().unwrap();
+    assert!(judge.write("child", first));
+
+    child.stop();
+    let stopped = Stamp::now();
+    let locks = connected(&server.url()).await;
+    let guard = locks.lock("stopped").wait(PATIENCE).fencing().acquire().await.unwrap();
+    let second = guard.fence().await.unwrap();
+    assert!(second > first);
+    assert!(judge.write("successor", second));
+
+    child.cont();
+    let ended = child.line("ended").await;
+    let [outcome, last_poll] = ended.words()[..] else {
+        panic!("{ended:?}")
+    };
+    assert!(["lost:Expired", "lost:Unreachable"].contains(&outcome), "{outcome}");
+    let last_poll: Stamp = last_poll.parse().unwrap();
+    assert!(
+        last_poll <= stopped,
+        "the body was polled again {:?} after the stop",
+        last_poll.since(stopped)
+    );
+
+    child.say(&format!("write {}", resource.url()));
+    assert_eq!(
+        child.line("wrote").await.words(),
+        ["false"],
+        "the fenced resource took a stale write"
+    );
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+// Row 3. Nothing tells the body but the look at the clock before its poll: it is woken before the watchdog is.
+#[tokio::test]
+async fn a_suspended_host_finds_its_body_cancelled_when_it_wakes() {
+    let server = Server::start();
+    let clock = JumpingClock::default();
+    let locks = LockManager::builder(&server.url())
+        .clock(clock.clone())
+        .build()
+        .unwrap();
+    for round in 0..20 {
+        let (begun, wake) = (Notify::new(), Notify::new());
+        let polled_again = AtomicBool::new(false);
+        let body = async {
+            begun.notify_one();
+            wake.notified().await;
+            polled_again.store(true, Ordering::SeqCst);
+        };
+        let call = locks.lock(format!("suspended:{round}")).lease(LONG).run(body);
+        let suspend = async {
+            begun.notified().await;
+            clock.jump(LONG);
+            wake.notify_one();
+        };
+        let (ended, ()) = tokio::join!(call, suspend);
+        assert!(
+            !polled_again.load(Ordering::SeqCst),
+            "the body was polled after its lease"
+        );
+        assert_eq!(lost(ended), cancelled(LostReason::Expired));
+        gone(&server, &format!("suspended:{round}")).await;
+    }
+}
+
+// Row 3, for a body that waits for something else: the watchdog looks at the clock by itself.
+#[tokio::test]
+async fn a_suspended_host_finds_a_waiting_body_cancelled_soon_after_it_wakes() {
+    let server = Server::start();
+    let clock = JumpingClock::default();
+    let locks = LockManager::builder(&server.url())
+        .clock(clock.clone())
+        .build()
+        .unwrap();
+    let begun = Notify::new();
+    let call = locks.lock("suspended").lease(LONG).run(async {
+        begun.notify_one();
+        std::future::pending::<()>().await;
+    });
+    let suspend = async {
+        begun.notified().await;
+        clock.jump(LONG);
+    };
+    let (ended, ()) = tokio::time::timeout(PATIENCE, async { tokio::join!(call, suspend) })
+        .await
+        .unwrap();
+    assert_eq!(lost(ended), cancelled(LostReason::Expired));
+}
+
+// Row 4.
+#[test]
+fn blocked_workers_do_not_stop_renewals() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let _share = runtime.block_on(share());
+    let locks = runtime.block_on(connected(&server.url()));
+    let sleepers = Arc::new(AtomicUsize::new(0));
+    // Each of the two workers runs a body that blocks it for three leases.
+    let calls = [0, 1].map(|worker| {
+        let sleepers = Arc::clone(&sleepers);
+        runtime.spawn(locks.lock(format!("blocked:{worker}")).lease(SHORT).run(async move {
+            sleepers.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(SHORT * 3);
+            let lock = current().unwrap();
+            (lock.renewals(), lock.ensure(Duration::from_millis(1)).is_ok())
+        }))
+    });
+    lock_tests::patience::eventually_blocking("both workers to be blocked", || sleepers.load(Ordering::SeqCst) == 2);
+    let blocked = Instant::now();
+    while blocked.elapsed() < SHORT * 2 {
+        for worker in [0, 1] {
+            assert!(
+                server.exists(&stored(&format!("blocked:{worker}"))),
+                "lost after {:?}",
+                blocked.elapsed()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for call in calls {
+        let (renewals, held) = runtime.block_on(call).unwrap().expect("the lock was held to the end");
+        assert!(renewals >= 3 && held, "{renewals} renewals");
+    }
+    let stats = locks.stats();
+    assert!(stats.renewals >= 6, "{stats:?}");
+    assert_eq!((stats.overruns, stats.lost_expired, stats.lost_unreachable), (0, 0, 0));
+}
+
+// Row 5.
+#[tokio::test]
+async fn a_body_that_keeps_its_thread_past_the_deadline_is_not_polled_again_and_is_counted() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let went_on = AtomicBool::new(false);
+    let call = locks
+        .lock("busy-loop")
+        .lease(Duration::from_millis(200))
+        .renew(false)
+        .run(async {
+            let deadline = current().unwrap().deadline();
+            while lock_runtime::BootClock.now() <= deadline {
+                std::hint::spin_loop();
+            }
+            tokio::task::yield_now().await;
+            went_on.store(true, Ordering::SeqCst);
+        });
+    assert_eq!(lost(call.await), cancelled(LostReason::Expired));
+    assert!(
+        !went_on.load(Ordering::SeqCst),
+        "the body was polled after its deadline"
+    );
+    assert_eq!(locks.stats().overruns, 1);
+    assert_eq!(locks.stats().lost_expired, 1);
+}
+
+// Row 6.
+#[test]
+fn a_runtime_that_is_shut_down_releases_its_locks() {
+    let server = Server::start();
+    for background in [true, false] {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let locks = runtime.block_on(connected(&server.url()));
+        let guard = runtime.block_on(locks.lock("guard").lease(LONG).acquire()).unwrap();
+        let (began, body) = std::sync::mpsc::channel();
+        runtime.spawn(locks.lock("body").lease(LONG).run(async move {
+            began.send(()).unwrap();
+            std::future::pending::<()>().await;
+        }));
+        body.recv().unwrap();
+        if background {
+            runtime.shutdown_background();
+        } else {
+            drop(runtime);
+        }
+        // The guard outlived its runtime; nothing panics when it goes.
+        assert!(guard.is_held() && server.exists(&stored("guard")));
+        drop(guard);
+        lock_tests::patience::eventually_blocking("both locks to be released", || {
+            !server.exists(&stored("guard")) && !server.exists(&stored("body"))
+        });
+    }
+}
+
+// Row 7.
+#[tokio::test]
+async fn a_panic_drops_the_body_then_releases_then_goes_on() {
+    /// Looks from the destructor of one of the body's locals whether the lock is still there.
+    struct LooksWhenDropped(Arc<Server>, Arc<AtomicBool>);
+    impl Drop for LooksWhenDropped {
+        fn drop(&mut self) {
+            self.1.store(self.0.exists(&stored("panic")), Ordering::SeqCst);
+        }
+    }
+    let server = Arc::new(Server::start());
+    let locks = connected(&server.url()).await;
+    let was_held = Arc::new(AtomicBool::new(false));
+    let local = LooksWhenDropped(Arc::clone(&server), Arc::clone(&was_held));
+    let call = tokio::spawn(locks.lock("panic").lease(LONG).run(async move {
+        let _local = local;
+        tokio::task::yield_now().await;
+        std::panic::resume_unwind(Box::new(7_u8));
+    }));
+    let payload = call.await.unwrap_err().into_panic();
+    assert_eq!(
+        payload.downcast_ref(),
+        Some(&7_u8),
+        "the caller gets the body's own panic"
+    );
+    assert!(
+        was_held.load(Ordering::SeqCst),
+        "the lock was given back before the body's locals were gone"
+    );
+    gone(&server, "panic").await;
+}
+
+struct PanicsWhenDropped;
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        std::panic::resume_unwind(Box::new("destructor"));
+    }
+}
+
+// Row 8.
+#[tokio::test]
+async fn a_panicking_destructor_does_not_keep_the_lock() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let (began, body) = tokio::sync::oneshot::channel();
+    let call = tokio::spawn(locks.lock("destructor").lease(LONG).run(async move {
+        let _bomb = PanicsWhenDropped;
+        began.send(()).unwrap();
+        std::future::pending::<()>().await;
+    }));
+    body.await.unwrap();
+    call.abort();
+    // tokio contains the panic of the future that it drops.
+    let _ = call.await;
+    gone(&server, "destructor").await;
+}
+
+// Row 8. A second panic while the first one unwinds would abort this whole process.
+#[test]
+fn a_guard_dropped_by_a_panic_does_not_panic_itself() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let locks = runtime.block_on(connected(&server.url()));
+    let take = |key: &str| runtime.block_on(locks.lock(key).lease(LONG).acquire()).unwrap();
+    let (held, lost, dead) = (take("held"), take("lost"), take("dead"));
+    let with_guard = |guard, prepare: &dyn Fn()| {
+        let thrown = catch_unwind(AssertUnwindSafe(|| {
+            let _guard = guard;
+            prepare();
+            std::panic::resume_unwind(Box::new("body"));
+        }));
+        assert_eq!(thrown.unwrap_err().downcast_ref(), Some(&"body"));
+    };
+    with_guard(held, &|| {});
+    runtime.block_on(gone(&server, "held"));
+    with_guard(lost, &|| drop(server.cmd(&["SET", &stored("lost"), "another"])));
+    assert_eq!(server.value(&stored("lost")).as_deref(), Some("another"));
+    with_guard(dead, &|| server.kill());
+}
+
+// Row 10.
+#[tokio::test]
+async fn a_call_dropped_while_its_renewal_is_under_way_leaves_nothing_behind() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let (began, body) = tokio::sync::oneshot::channel();
+    let call = tokio::spawn(locks.lock("renewing").lease(SHORT).run(async {
+        began.send(()).unwrap();
+        std::future::pending::<()>().await;
+    }));
+    body.await.unwrap();
+    let held = proxy.on_next(renews("renewing", SHORT), Action::HoldReply);
+    held.done().await;
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+    proxy.wait_for("the release", releases("renewing")).await;
+    gone(&server, "renewing").await;
+    let before = renewals(&proxy, "renewing", SHORT).len();
+    proxy.release();
+    tokio::time::sleep(SHORT).await;
+    assert_eq!(
+        renewals(&proxy, "renewing", SHORT).len(),
+        before,
+        "a dropped call was renewed"
+    );
+    assert!(!server.exists(&stored("renewing")));
+}
+
+// Row 11.
+#[tokio::test]
+async fn a_call_dropped_while_its_release_is_under_way_releases_all_the_same() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let guard = locks.lock("releasing").lease(LONG).acquire().await.unwrap();
+    let held = proxy.on_next(releases("releasing"), Action::LoseRequest);
+    let release = tokio::spawn(guard.release());
+    held.done().await;
+    release.abort();
+    assert!(release.await.unwrap_err().is_cancelled());
+    gone(&server, "releasing").await;
+}
+
+// Row 12.
+#[tokio::test]
+async fn a_body_that_ends_as_the_lease_ends_is_not_a_plain_success() {
+    let server = Server::start();
+    let clock = HandClock::default();
+    clock.set(Moment::from_nanos(1_000_000_000));
+    let locks = LockManager::builder(&server.url())
+        .clock(clock.clone())
+        .build()
+        .unwrap();
+    // By how many nanoseconds the body ends before its deadline.
+    for (early, good) in [(1_000_000, true), (1, true), (0, false)] {
+        let ran = AtomicBool::new(false);
+        let call = locks.lock("edge").lease(LONG).renew(false).run(async {
+            let deadline = current().unwrap().deadline().as_nanos();
+            clock.set(Moment::from_nanos(deadline - early));
+            ran.store(true, Ordering::SeqCst);
+        });
+        let ended = call.await;
+        assert!(ran.load(Ordering::SeqCst));
+        if good {
+            ended.expect("the body ended in time");
+        } else {
+            assert_eq!(lost(ended), (LostReason::Expired, true));
+        }
+        gone(&server, "edge").await;
+    }
+}
+
+/// A store on a real server whose renewals panic.
+#[derive(Debug)]
+struct PanickingRenewals(RedisStore);
+
+impl LockStore for PanickingRenewals {
+    fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+        self.0.acquire(request)
+    }
+
+    fn renew<'a>(&'a self, _: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>> {
+        std::panic::resume_unwind(Box::new("renewal"));
+    }
+
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict> {
+        self.0.release(request)
+    }
+
+    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+        self.0.fence(key, value)
+    }
+}
+
+// Row 13.
+#[tokio::test]
+async fn a_panicking_watchdog_ends_its_own_lock_in_time_and_no_other() {
+    let _share = share().await;
+    let server = Server::start();
+    let healthy = connected(&server.url()).await;
+    let other = healthy.lock("healthy").lease(SHORT).acquire().await.unwrap();
+
+    let broken = PanickingRenewals(RedisStore::open(&server.url(), "dist_lock:").unwrap());
+    let broken = LockManager::builder("panics://")
+        .store(Arc::new(broken))
+        .build()
+        .unwrap();
+    for round in 0..2 {
+        let last_poll = AtomicU64::new(0);
+        let deadline = AtomicU64::new(0);
+        let call = broken.lock("broken").lease(Duration::from_millis(900)).run(async {
+            deadline.store(current().unwrap().deadline().as_nanos(), Ordering::SeqCst);
+            ticking(&last_poll).await;
+        });
+        let ended = tokio::time::timeout(PATIENCE, call).await.unwrap();
+        assert_eq!(lost(ended), cancelled(LostReason::Unreachable), "round {round}");
+        let (last_poll, deadline) = (last_poll.load(Ordering::SeqCst), deadline.load(Ordering::SeqCst));
+        let overruns = broken.stats().overruns;
+        assert!(
+            last_poll <= deadline || overruns > 0,
+            "polled {} ns after the deadline",
+            last_poll - deadline
+        );
+    }
+    let renewals = other.renewals();
+    eventually("the other manager's lock to be renewed again", || {
+        let renewed = other.renewals() > renewals;
+        async move { renewed }
+    })
+    .await;
+    other
+        .release()
+        .await
+        .expect("the other manager's lock was held throughout");
+}
+
+// Row 14.
+#[tokio::test]
+async fn a_renewal_under_way_has_no_effect_after_the_release() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let guard = locks.lock("zombie").lease(SHORT).acquire().await.unwrap();
+    let held = proxy.on_next(renews("zombie", SHORT), Action::Hold);
+    held.done().await;
+    guard.release().await.unwrap();
+    assert!(!server.exists(&stored("zombie")));
+
+    // The successor's lock must not be lengthened either.
+    let successor = connected(&server.url()).await;
+    let successor = successor.lock("zombie").lease(LONG).acquire().await.unwrap();
+    server.cmd(&["PEXPIRE", &stored("zombie"), "60000"]);
+    let value = server.value(&stored("zombie"));
+    proxy.release();
+    answered(&proxy, "zombie").await;
+    assert_eq!(server.value(&stored("zombie")), value);
+    let left = server.time_left(&stored("zombie")).unwrap();
+    assert!(
+        left <= Duration::from_secs(60) && left > SHORT,
+        "the late renewal set the expiry to {left:?}"
+    );
+    successor.release().await.unwrap();
+    assert!(!server.exists(&stored("zombie")));
+}
+
+// Row 14, where the release keeps the key for the minimum hold: that must neither end sooner nor later.
+#[tokio::test]
+async fn a_renewal_under_way_does_not_change_the_minimum_hold() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    for (key, at_least) in [
+        ("longer", Duration::from_secs(60)),
+        ("shorter", Duration::from_millis(2900)),
+    ] {
+        let lease = Duration::from_secs(if key == "longer" { 2 } else { 3 });
+        let since = Instant::now();
+        let guard = locks.lock(key).lease(lease).at_least(at_least).acquire().await.unwrap();
+        let held = proxy.on_next(renews(key, lease), Action::Hold);
+        held.done().await;
+        guard.release().await.unwrap();
+        let kept = server
+            .time_left(&stored(key))
+            .expect("the key is kept for its minimum hold");
+        proxy.release();
+        answered(&proxy, key).await;
+        let left = server
+            .time_left(&stored(key))
+            .expect("the key is kept for its minimum hold");
+        let rest = at_least.saturating_sub(since.elapsed());
+        assert!(
+            left <= kept,
+            "{key}: the late renewal changed the rest of the minimum hold from {kept:?} to {left:?}"
+        );
+        assert!(
+            left + Duration::from_millis(300) >= rest,
+            "{key}: {left:?} are left of {rest:?}"
+        );
+    }
+}
+
+/// Waits until every renewal of this lock that went through the proxy has been executed.
+async fn answered(proxy: &Proxy, key: &str) {
+    let stored = stored(key);
+    eventually("the server to answer the late renewal", || {
+        let open = proxy.count(|command| command.is_script() && command.mentions(&stored) && command.reply.is_none());
+        async move { open == 0 }
+    })
+    .await;
+}
+
+// Row 15.
+#[tokio::test]
+async fn a_spawned_task_is_neither_cancelled_nor_under_the_lock() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let (task, spawned) = tokio::sync::oneshot::channel();
+    let go_on = Arc::new(Notify::new());
+    let theirs = Arc::clone(&go_on);
+    let call = locks.lock("spawns").lease(LONG).run(async move {
+        let held = current().unwrap();
+        let work = tokio::spawn(async move {
+            assert!(current().is_none(), "a spawned task does not count as locked");
+            theirs.notified().await;
+            assert!(current().is_none());
+            held.is_held()
+        });
+        assert!(task.send(work).is_ok());
+        server.cmd(&["DEL", &stored("spawns")]);
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(lost(call.await), cancelled(LostReason::Deleted));
+    go_on.notify_one();
+    let held = spawned.await.unwrap().await.expect("the task was not cancelled");
+    assert!(!held, "the handle that the task was given tells it");
+}
+
+// Row 16.
+#[tokio::test]
+async fn a_forked_process_has_no_lock_and_takes_none_from_its_parent() {
+    let server = Server::start();
+    let mut child = lock_child!("fork", server.url(), "forked").spawn();
+    child.line("holding").await;
+    let value = server.value(&stored("forked"));
+    child.say("fork");
+    let other = child.line("other").await;
+    assert_eq!(
+        other.words(),
+        ["store"],
+        "a lock cannot be taken after the fork, and the attempt ends"
+    );
+    assert_eq!(child.line("fork").await.words(), ["lost:Forked"]);
+    assert_eq!(
+        server.value(&stored("forked")),
+        value,
+        "the fork touched its parent's lock"
+    );
+    child.say("end");
+    child.line("waited 0").await;
+    assert_eq!(child.line("parent").await.words(), ["ok"]);
+    assert!(!server.exists(&stored("forked")));
+}
+
+// Row 17.
+#[tokio::test]
+async fn a_nested_call_with_the_same_key_fails_at_once() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let inner = |key: &'static str| {
+        locks
+            .lock(key)
+            .lease(LONG)
+            .wait(PATIENCE)
+            .run(async { current().unwrap().key().to_owned() })
+    };
+    let started = Instant::now();
+    let ended = locks
+        .lock("outer")
+        .lease(LONG)
+        .run(async {
+            assert!(matches!(inner("outer").await, Err(LockError::WouldDeadlock { .. })));
+            // Also through a lock on another key, and beside other work.
+            let through = locks.lock("between").lease(LONG).run(inner("outer")).await.unwrap();
+            assert!(matches!(through, Err(LockError::WouldDeadlock { .. })));
+            let (beside, ()) = tokio::join!(inner("outer"), tokio::task::yield_now());
+            assert!(matches!(beside, Err(LockError::WouldDeadlock { .. })));
+            assert_eq!(inner("another").await.unwrap(), "another");
+        })
+        .await;
+    ended.expect("the outer call is none the worse for it");
+    assert!(
+        started.elapsed() < PATIENCE / 2,
+        "it waited for {:?}",
+        started.elapsed()
+    );
+    assert_eq!(inner("outer").await.unwrap(), "outer");
+}

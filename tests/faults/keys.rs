@@ -1,0 +1,402 @@
+//! What is asked for, and what other clients do to a lock's key (rows 22 to 24, 60 and 62).
+
+use std::time::Duration;
+
+use lock_runtime::store::redis::RedisStore;
+use lock_runtime::store::{LockStore, Receipt, ReleaseRequest, RenewRequest, Verdict};
+use lock_runtime::{Backoff, KeyProblem, LockError, LockManager, LostReason, MAX_KEY, MAX_LEASE, MIN_LEASE, current};
+use lock_tests::{PATIENCE, Proxy, Server};
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+use crate::stage::{LONG, cancelled, connected, gone, lost, stored};
+
+fn is_invalid_lease<T>(ended: &Result<T, LockError>) -> bool {
+    matches!(ended, Err(LockError::InvalidLease { .. }))
+}
+
+fn any_duration() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        Just(Duration::ZERO),
+        Just(Duration::from_nanos(1)),
+        Just(MIN_LEASE),
+        Just(MAX_LEASE),
+        Just(MAX_LEASE + Duration::from_nanos(1)),
+        // Redis takes this one for an expiry, and keeps the key for ever.
+        Just(Duration::from_secs(9_223_370_000_000_000)),
+        Just(Duration::from_millis(u64::MAX)),
+        Just(Duration::MAX),
+        (any::<u64>(), 0..1_000_000_000_u32).prop_map(|(seconds, nanos)| Duration::new(seconds, nanos)),
+        (0..100_000_000_u64).prop_map(Duration::from_micros),
+        (0..u64::MAX).prop_map(Duration::from_nanos),
+    ]
+}
+
+// Row 22.
+#[test]
+fn a_lease_out_of_bounds_never_reaches_the_server_and_one_within_is_what_the_server_gets() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let locks = runtime.block_on(connected(&proxy.url()));
+    let mut runner = TestRunner::new(Config {
+        cases: 300,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let checked = runner.run(
+        &(any_duration(), any_duration(), any_duration()),
+        |(lease, wait, at_least)| {
+            let mark = proxy.mark();
+            // A wait that leaves no time for an answer is an error of another kind.
+            let wait = wait.max(PATIENCE);
+            let request = locks.lock("bounds").lease(lease).wait(wait).at_least(at_least);
+            let acquired = runtime.block_on(request.acquire());
+            let within = |span| span <= MAX_LEASE;
+            if lease >= MIN_LEASE && within(lease) && within(at_least) {
+                let guard = acquired.map_err(|error| TestCaseError::fail(error.to_string()))?;
+                let left = server.time_left(&stored("bounds")).expect("every lock has an expiry");
+                assert!(
+                    left <= lease + Duration::from_millis(1),
+                    "{left:?} for a lease of {lease:?}"
+                );
+                // A release that keeps the key has an expiry as well.
+                runtime
+                    .block_on(guard.release())
+                    .map_err(|error| TestCaseError::fail(error.to_string()))?;
+                if server.exists(&stored("bounds")) {
+                    let left = server.time_left(&stored("bounds")).expect("a minimum hold has an end");
+                    assert!(
+                        left <= at_least + Duration::from_millis(1),
+                        "{left:?} for a minimum hold of {at_least:?}"
+                    );
+                }
+            } else {
+                assert!(is_invalid_lease(&acquired), "{acquired:?}");
+                assert_eq!(proxy.mark(), mark, "something was sent");
+            }
+            server.cmd(&["DEL", &stored("bounds")]);
+            Ok(())
+        },
+    );
+    if let Err(error) = checked {
+        panic!("{error}");
+    }
+}
+
+// Row 22.
+#[tokio::test]
+async fn no_setting_overflows() {
+    let server = Server::start();
+    for span in [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        Duration::from_millis(u64::MAX),
+        Duration::MAX,
+    ] {
+        let builder = || {
+            LockManager::builder(&server.url())
+                .backoff(Backoff::new(span, span))
+                .wait(span.max(PATIENCE))
+                .shutdown_grace(span)
+        };
+        let locks = builder().build().unwrap();
+        let guard = locks
+            .lock("settings")
+            .lease(LONG)
+            .max_renewals(u32::MAX)
+            .acquire()
+            .await
+            .unwrap();
+        guard.ensure(Duration::ZERO).unwrap();
+        assert!(guard.ensure(Duration::MAX).is_err());
+        guard.release().await.unwrap();
+        locks.shutdown().await;
+        // A skew that uses up the lease leaves none.
+        let skewed = builder()
+            .skew(span)
+            .build()
+            .unwrap()
+            .lock("settings")
+            .lease(LONG)
+            .acquire()
+            .await;
+        assert_eq!(is_invalid_lease(&skewed), span > LONG, "{skewed:?}");
+        drop(skewed);
+        gone(&server, "settings").await;
+    }
+}
+
+// Row 23.
+#[tokio::test]
+async fn a_hostile_key_is_stored_as_it_is_or_refused() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let longest = "x".repeat(MAX_KEY);
+    let hostile = [
+        "a\r\nFLUSHALL\r\n",
+        "\0",
+        "a\0b",
+        " ",
+        "\t",
+        "{}",
+        "{a}b",
+        "}{",
+        "a:b",
+        "a::b",
+        "*",
+        "?",
+        "[a-z]",
+        "%s%n",
+        "%",
+        "$5\r\nabc",
+        "ключ",
+        "🦀",
+        "\u{feff}",
+        "\u{202e}",
+        "'; return 1 --",
+        "]]",
+        "KEYS[1]",
+        "-inf",
+        longest.as_str(),
+    ];
+    let mut guards = Vec::new();
+    for key in hostile {
+        let guard = locks
+            .lock(key)
+            .lease(LONG)
+            .acquire()
+            .await
+            .unwrap_or_else(|error| panic!("{key:?}: {error}"));
+        assert_eq!(guard.key(), key);
+        guard.verify().await.unwrap();
+        guards.push(guard);
+    }
+    let mut keys: Vec<String> = hostile.iter().map(|key| stored(key)).collect();
+    keys.sort();
+    assert_eq!(server.keys(), keys, "one key each, byte for byte");
+    for key in hostile {
+        let busy = locks.lock(key).wait(Duration::ZERO).acquire().await;
+        assert!(busy.is_err_and(|error| error.is_busy()));
+    }
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    assert_eq!(server.keys(), [""; 0]);
+
+    let mark = proxy.mark();
+    let too_long = "x".repeat(MAX_KEY + 1);
+    let huge = "x".repeat(1 << 20);
+    for (key, wanted) in [
+        ("", KeyProblem::Empty),
+        (too_long.as_str(), KeyProblem::TooLong(MAX_KEY + 1)),
+        (huge.as_str(), KeyProblem::TooLong(1 << 20)),
+        ("%lock-fence", KeyProblem::Reserved),
+    ] {
+        let error = locks.lock(key).acquire().await.unwrap_err();
+        assert!(
+            matches!(error, LockError::InvalidKey { problem, .. } if problem == wanted),
+            "{error:?}"
+        );
+        assert!(error.to_string().len() < 500, "a message is no place for a megabyte");
+    }
+    assert_eq!(proxy.mark(), mark, "something was sent");
+}
+
+// Row 24.
+#[tokio::test]
+async fn a_release_or_renewal_with_another_value_never_touches_the_lock() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let guard = locks.lock("forged").lease(LONG).acquire().await.unwrap();
+    let value = server.value(&stored("forged")).unwrap();
+    let token = &value[..32];
+    assert!(token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{value}");
+
+    let store = RedisStore::open(&server.url(), "dist_lock:").unwrap();
+    let other_token = if token.starts_with('0') { "1" } else { "0" };
+    let forgeries = [
+        String::new(),
+        token.to_owned(),
+        value.to_uppercase() + " ",
+        value.clone() + ":",
+        value[1..].to_owned(),
+        format!("{other_token}{}", &value[1..]),
+        "*".to_owned(),
+        // What a busy waiter is shown of the holder.
+        value[33..].to_owned(),
+    ];
+    for forged in &forgeries {
+        let receipt = Receipt::default();
+        for keep in [None, Some(Duration::from_millis(1))] {
+            let request = ReleaseRequest {
+                key: &stored("forged"),
+                value: forged,
+                keep,
+                acquired_on: None,
+                receipt: &receipt,
+            };
+            assert_eq!(store.release(&request).await.unwrap(), Verdict::Foreign, "{forged:?}");
+        }
+        let renewal = RenewRequest {
+            key: stored("forged").into(),
+            value: forged.as_str().into(),
+            extend: Some(MIN_LEASE),
+        };
+        assert_eq!(store.renew(&[renewal]).await.unwrap(), [Verdict::Foreign], "{forged:?}");
+    }
+    assert_eq!(server.value(&stored("forged")), Some(value));
+    assert!(server.time_left(&stored("forged")).unwrap() > LONG / 2);
+    let busy = locks.lock("forged").wait(Duration::ZERO).acquire().await.unwrap_err();
+    assert!(
+        busy.is_busy() && !busy.to_string().contains(&guard_token(&server)),
+        "the message gives the token away: {busy}"
+    );
+    guard.release().await.expect("the lock was held throughout");
+}
+
+fn guard_token(server: &Server) -> String {
+    server.value(&stored("forged")).unwrap()[..32].to_owned()
+}
+
+// Row 60.
+#[tokio::test]
+async fn a_key_of_another_type_is_a_typed_error_and_stays() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    server.cmd(&["HSET", &stored("hash"), "field", "value"]);
+    for request in [
+        locks.lock("hash"),
+        locks.lock("hash").fencing(),
+        locks.lock("hash").wait(Duration::ZERO),
+    ] {
+        let error = request.wait(PATIENCE).acquire().await.unwrap_err();
+        assert!(
+            matches!(&error, LockError::Store { source, .. } if source.is_permanent()),
+            "{error:?}"
+        );
+        assert!(error.to_string().contains("wrong kind of value"), "{error}");
+    }
+    assert_eq!(server.ask::<String>(&["TYPE", &stored("hash")]), "hash");
+    assert_eq!(server.time_left(&stored("hash")), None);
+}
+
+// Row 60.
+#[tokio::test]
+async fn a_lock_replaced_by_a_key_of_another_type_is_lost_and_the_key_stays() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let replace = || {
+        server.cmd(&["DEL", &stored("replaced")]);
+        server.cmd(&["HSET", &stored("replaced"), "field", "value"]);
+    };
+    // Noticed by the report of the change, or by the next look.
+    let call = locks.lock("replaced").lease(LONG).run(async {
+        replace();
+        std::future::pending::<()>().await;
+    });
+    assert!(matches!(
+        lost(tokio::time::timeout(PATIENCE, call).await.unwrap()),
+        (LostReason::Taken | LostReason::Deleted, false)
+    ));
+    assert_eq!(server.ask::<String>(&["TYPE", &stored("replaced")]), "hash");
+
+    // By the release, where that comes first.
+    server.cmd(&["DEL", &stored("replaced")]);
+    let guard = locks.lock("replaced").lease(LONG).acquire().await.unwrap();
+    replace();
+    let error = guard.release().await.unwrap_err();
+    assert!(
+        matches!(error, LockError::Lost { .. } | LockError::Store { .. }),
+        "{error:?}"
+    );
+
+    // By a guard that is dropped.
+    server.cmd(&["DEL", &stored("replaced")]);
+    let guard = locks
+        .lock("replaced")
+        .lease(Duration::from_secs(1))
+        .at_least(Duration::from_secs(1))
+        .acquire()
+        .await
+        .unwrap();
+    replace();
+    drop(guard);
+    locks.shutdown().await;
+    assert_eq!(server.ask::<String>(&["TYPE", &stored("replaced")]), "hash");
+    assert_eq!(
+        server.time_left(&stored("replaced")),
+        None,
+        "its expiry is none of ours"
+    );
+}
+
+// Row 62.
+#[tokio::test]
+async fn a_foreign_key_without_expiry_is_busy_and_is_left_alone() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    server.cmd(&["SET", &stored("foreign"), "somebody"]);
+    for request in [locks.lock("foreign"), locks.lock("foreign").fencing()] {
+        let error = request.wait(Duration::from_millis(300)).acquire().await.unwrap_err();
+        let LockError::Busy {
+            holder: Some(holder),
+            retry_after: None,
+            ..
+        } = &error
+        else {
+            panic!("{error:?}")
+        };
+        assert_eq!(holder.value(), "somebody");
+    }
+    assert_eq!(server.value(&stored("foreign")).as_deref(), Some("somebody"));
+    assert_eq!(server.time_left(&stored("foreign")), None);
+}
+
+// Row 62.
+#[tokio::test]
+async fn a_lock_overwritten_without_expiry_is_lost_and_the_foreign_key_is_left_alone() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let call = locks.lock("overwritten").lease(Duration::from_secs(3)).run(async {
+        server.cmd(&["SET", &stored("overwritten"), "somebody"]);
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(lost(call.await), cancelled(LostReason::Taken));
+    // Also by a body that did not look.
+    let ended = locks
+        .lock("unseen")
+        .lease(LONG)
+        .run(async {
+            assert!(current().is_some());
+            server.cmd(&["SET", &stored("unseen"), "somebody"]);
+        })
+        .await;
+    assert_eq!(lost(ended), (LostReason::Taken, true));
+    locks.shutdown().await;
+    for key in ["overwritten", "unseen"] {
+        assert_eq!(server.value(&stored(key)).as_deref(), Some("somebody"));
+        assert_eq!(server.time_left(&stored(key)), None);
+    }
+}
+
+// Row 62. A lock whose expiry somebody took away is still ours, and gets one again with the next renewal.
+#[tokio::test]
+async fn a_lock_of_ours_without_expiry_is_repaired_by_its_renewal() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let guard = locks
+        .lock("persisted")
+        .lease(Duration::from_secs(3))
+        .acquire()
+        .await
+        .unwrap();
+    server.cmd(&["PERSIST", &stored("persisted")]);
+    lock_tests::eventually("a renewal", || async { guard.renewals() > 0 }).await;
+    assert!(server.time_left(&stored("persisted")).is_some());
+    guard.release().await.unwrap();
+}

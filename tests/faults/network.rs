@@ -1,0 +1,187 @@
+//! Faults between client and server, seen by an acquisition (rows 28 to 30). Long leases: a key that is gone was
+//! released, and one that stays would block others for two minutes.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::{LockError, LockManager};
+use lock_tests::proxy::Close;
+use lock_tests::{Action, PATIENCE, Proxy, Server, eventually};
+
+use crate::stage::{ANSWER, LONG, acquires, connected, gone, releases, stored};
+
+/// Takes a lock while the first attempt meets `fault`, which must end in the lock being held, and then given back.
+async fn held_in_spite_of(fault: Action) {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let hit = proxy.on_next(acquires("faulty", LONG), fault);
+    let guard = locks
+        .lock("faulty")
+        .lease(LONG)
+        .wait(PATIENCE)
+        .acquire()
+        .await
+        .expect("a later attempt succeeds");
+    assert_eq!(hit.times(), 1);
+    assert!(guard.is_held() && server.exists(&stored("faulty")));
+    // Whatever cleans up after the first attempt must leave the second one's lock alone.
+    tokio::time::sleep(ANSWER * 3).await;
+    guard.verify().await.expect("the lock is held");
+    guard.release().await.unwrap();
+    gone(&server, "faulty").await;
+}
+
+/// Takes a lock by a single attempt that meets `fault`. The caller cannot know the outcome, and nothing may stay behind.
+async fn nothing_left_after(fault: Action) {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let hit = proxy.on_next(acquires("faulty", LONG), fault);
+    let refused = locks.lock("faulty").lease(LONG).wait(Duration::ZERO).acquire().await;
+    assert!(matches!(refused, Err(LockError::Store { .. })), "{refused:?}");
+    hit.done().await;
+    gone(&server, "faulty").await;
+    // Nor does it come back.
+    proxy.release();
+    let other = connected(&server.url()).await;
+    other
+        .lock("faulty")
+        .lease(LONG)
+        .wait(PATIENCE)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    gone(&server, "faulty").await;
+}
+
+// Row 28.
+#[tokio::test]
+async fn a_lost_request_is_repeated_on_a_new_connection() {
+    held_in_spite_of(Action::LoseRequest).await;
+}
+
+// Row 28.
+#[tokio::test]
+async fn a_request_lost_with_its_connection_is_repeated() {
+    held_in_spite_of(Action::CloseBefore(Close::Reset)).await;
+}
+
+// Row 28.
+#[tokio::test]
+async fn a_lost_request_leaves_nothing_behind() {
+    nothing_left_after(Action::LoseRequest).await;
+}
+
+// Row 29.
+#[tokio::test]
+async fn a_lock_whose_reply_was_lost_ends_up_held() {
+    held_in_spite_of(Action::LoseReply).await;
+}
+
+// Row 29.
+#[tokio::test]
+async fn a_lock_whose_reply_was_lost_with_its_connection_ends_up_held() {
+    held_in_spite_of(Action::CloseAfter(Close::Fin)).await;
+}
+
+// Row 29.
+#[tokio::test]
+async fn a_lock_whose_reply_was_lost_is_released_when_its_caller_gave_up() {
+    nothing_left_after(Action::LoseReply).await;
+    nothing_left_after(Action::CloseAfter(Close::Reset)).await;
+}
+
+// Row 30.
+#[tokio::test]
+async fn a_request_delivered_after_its_caller_gave_up_takes_no_lock() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    // The client's connection is closed, and its request arrives later all the same.
+    let hit = proxy.on_next(acquires("late", LONG), Action::HoldThenClose(Close::Fin));
+    let refused = locks.lock("late").lease(LONG).wait(Duration::ZERO).acquire().await;
+    assert!(matches!(refused, Err(LockError::Store { .. })), "{refused:?}");
+    hit.done().await;
+    // A release on another connection overtakes it, and finds nothing.
+    eventually("a release that overtook the acquire", || {
+        let answered = proxy.count(|command| releases("late")(command) && command.reply.is_some());
+        async move { answered > 0 }
+    })
+    .await;
+    assert!(!server.exists(&stored("late")));
+    let acquire = proxy
+        .commands()
+        .into_iter()
+        .find(|command| acquires("late", LONG)(command))
+        .unwrap();
+    proxy.release();
+    eventually("the late acquire to be executed", || {
+        let done = proxy
+            .commands()
+            .into_iter()
+            .any(|command| command.at == acquire.at && command.reply.is_some());
+        async move { done }
+    })
+    .await;
+    gone(&server, "late").await;
+}
+
+// Row 30. The real thing: the server stands still, and finds the request in its socket when it wakes.
+#[tokio::test]
+async fn a_server_that_wakes_after_the_caller_gave_up_keeps_no_lock() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    server.pause();
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..10 {
+        calls.spawn(
+            locks
+                .lock(format!("frozen:{number}"))
+                .lease(LONG)
+                .wait(Duration::ZERO)
+                .acquire(),
+        );
+    }
+    while let Some(refused) = calls.join_next().await {
+        assert!(matches!(refused.unwrap(), Err(LockError::Store { .. })));
+    }
+    server.resume();
+    for number in 0..10 {
+        gone(&server, &format!("frozen:{number}")).await;
+        // The server has answered since it woke; had it not yet executed the acquire, the key would come back.
+        locks
+            .lock(format!("frozen:{number}"))
+            .wait(PATIENCE)
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+    assert_eq!(server.keys(), [""; 0]);
+}
+
+// Row 35: an answer that took longer than the lease is no lock.
+#[tokio::test]
+async fn a_grant_that_took_longer_than_the_lease_is_given_back() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = LockManager::builder(&proxy.url())
+        .response_timeout(Duration::from_secs(5))
+        .build()
+        .unwrap();
+    locks.check().await.unwrap();
+    let lease = Duration::from_millis(300);
+    let hit = proxy.on_next(acquires("slow", lease), Action::DelayReply(Duration::from_millis(400)));
+    let started = Instant::now();
+    let guard = locks.lock("slow").lease(lease).wait(PATIENCE).acquire().await.unwrap();
+    assert_eq!(hit.times(), 1);
+    assert!(started.elapsed() >= Duration::from_millis(400));
+    assert!(guard.is_held(), "a lock is never granted after its end");
+    guard.release().await.unwrap();
+    gone(&server, "slow").await;
+}

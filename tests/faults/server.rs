@@ -1,0 +1,412 @@
+//! Faults of the server (rows 40, 48, 54, 57 to 59 and 61).
+
+use std::time::Duration;
+
+use lock_runtime::{LockError, LockManager, LostReason, current};
+use lock_tests::proxy::Close;
+use lock_tests::{Action, PATIENCE, Proxy, Server, eventually};
+
+use crate::stage::{LONG, SHORT, cancelled, connected, gone, lost, manager, renews, share, stored};
+
+/// The text of what the store said; panics on any other outcome.
+fn refused<T>(ended: Result<T, LockError>) -> String {
+    match ended {
+        Err(LockError::Store { source, .. }) => source.to_string(),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("the call succeeded"),
+    }
+}
+
+// Row 40.
+#[tokio::test]
+async fn a_server_that_comes_back_empty_ends_the_lock_long_before_its_deadline() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let call = locks.lock("restart").lease(LONG).run(async {
+        server.restart_empty();
+        std::future::pending::<()>().await;
+    });
+    let ended = tokio::time::timeout(PATIENCE, call)
+        .await
+        .expect("noticed within seconds");
+    assert_eq!(lost(ended), cancelled(LostReason::Deleted));
+    assert_eq!(locks.stats().lost_deleted, 1);
+}
+
+// Row 40.
+#[tokio::test]
+async fn a_flush_ends_the_lock_long_before_its_deadline() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    for flush in ["FLUSHALL", "FLUSHDB"] {
+        let call = locks.lock("flushed").lease(LONG).run(async {
+            server.cmd(&[flush]);
+            std::future::pending::<()>().await;
+        });
+        let ended = tokio::time::timeout(PATIENCE, call)
+            .await
+            .expect("noticed within seconds");
+        assert_eq!(lost(ended), cancelled(LostReason::Deleted), "{flush}");
+    }
+}
+
+/// Keeps the server busy with a script that never ends, until [`Loop::kill`].
+struct Loop {
+    killer: redis::Connection,
+    script: std::thread::JoinHandle<()>,
+}
+
+impl Loop {
+    fn start(server: &Server) -> Self {
+        let client = redis::Client::open(server.url()).unwrap();
+        let killer = client.get_connection().unwrap();
+        let mut looping = client.get_connection().unwrap();
+        let script = std::thread::spawn(move || {
+            let ended = redis::cmd("EVAL")
+                .arg("while true do end")
+                .arg(0)
+                .query::<()>(&mut looping);
+            assert!(ended.is_err(), "the script does not end by itself");
+        });
+        Self { killer, script }
+    }
+
+    fn kill(mut self) {
+        // Until the server has noticed that the script is slow, there is nothing to kill.
+        lock_tests::patience::eventually_blocking("SCRIPT KILL to be obeyed", || {
+            redis::cmd("SCRIPT").arg("KILL").query::<()>(&mut self.killer).is_ok()
+        });
+        self.script.join().unwrap();
+    }
+}
+
+fn busy_soon() -> Server {
+    Server::builder().arg("lua-time-limit", "20").start()
+}
+
+/// Waits until a renewal was answered by BUSY.
+async fn told_busy(proxy: &Proxy) {
+    eventually("a renewal that is told BUSY", || {
+        let told = proxy
+            .commands()
+            .iter()
+            .any(|command| command.is_script() && command.reply_text().is_some_and(|text| text.starts_with("-BUSY")));
+        async move { told }
+    })
+    .await;
+}
+
+// Row 48.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_busy_server_is_asked_again_and_takes_no_lock_away() {
+    let _share = share().await;
+    let server = busy_soon();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let lease = SHORT * 2;
+    let call = locks.lock("busy").lease(lease).run(async {
+        let lock = current().unwrap();
+        let slow = Loop::start(&server);
+        told_busy(&proxy).await;
+        assert!(lock.is_held(), "BUSY is no verdict");
+        assert_eq!(lock.renewals(), 0);
+        slow.kill();
+        eventually("the renewal", || async { lock.renewals() > 0 }).await;
+    });
+    call.await.expect("the lock was held throughout");
+}
+
+// Row 48: only the deadline ends it, and as unreachable.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_that_stays_busy_loses_the_lock_at_its_deadline_only() {
+    let server = busy_soon();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let mut slow = None;
+    let mut deadline = None;
+    let call = locks.lock("busy").lease(Duration::from_millis(900)).run(async {
+        deadline = Some(current().unwrap().deadline());
+        slow = Some(Loop::start(&server));
+        std::future::pending::<()>().await;
+    });
+    let ended = call.await;
+    let now = lock_tests::Stamp::now().as_nanos();
+    slow.unwrap().kill();
+    assert_eq!(lost(ended), cancelled(LostReason::Unreachable));
+    assert!(now >= deadline.unwrap().as_nanos(), "lost before its deadline");
+}
+
+// Row 54.
+#[tokio::test]
+async fn a_server_without_memory_takes_no_new_lock_and_goes_on_with_those_held() {
+    let _share = share().await;
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let held = locks.lock("held").lease(SHORT).acquire().await.unwrap();
+    let kept = locks.lock("kept").lease(LONG).at_least(LONG).acquire().await.unwrap();
+    let fenced = locks.lock("fenced").lease(LONG).fencing().acquire().await.unwrap();
+    server.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
+
+    let wait = Duration::from_millis(300);
+    for request in [locks.lock("new").wait(wait), locks.lock("new").wait(wait).fencing()] {
+        let said = refused(request.acquire().await);
+        assert!(said.contains("OOM") || said.contains("memory"), "{said}");
+    }
+    assert!(!server.exists(&stored("new")));
+    // A new connection brings no difficulty either.
+    server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
+    eventually("two renewals", || async { held.renewals() >= 2 }).await;
+    held.verify().await.unwrap();
+    held.release().await.expect("a lock is given back");
+    fenced.release().await.expect("a fenced lock is given back");
+    kept.release().await.expect("a minimum hold is kept");
+    assert!(!server.exists(&stored("held")) && !server.exists(&stored("fenced")));
+    assert!(server.time_left(&stored("kept")).unwrap() > LONG / 2);
+}
+
+// Row 57.
+#[tokio::test]
+async fn scripts_flushed_from_the_server_are_sent_again_in_the_same_attempt() {
+    let _share = share().await;
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let flush = || drop(server.cmd(&["SCRIPT", "FLUSH"]));
+    let guard = locks.lock("flushed").lease(SHORT).acquire().await.unwrap();
+    flush();
+    // With one attempt only: a second one would hide that the first had failed.
+    let other = locks
+        .lock("fenced")
+        .wait(Duration::ZERO)
+        .fencing()
+        .acquire()
+        .await
+        .unwrap();
+    flush();
+    guard.verify().await.unwrap();
+    flush();
+    guard.fence().await.unwrap();
+    flush();
+    let renewals = guard.renewals();
+    eventually("a renewal", || async { guard.renewals() > renewals }).await;
+    flush();
+    guard.release().await.unwrap();
+    flush();
+    other.release().await.unwrap();
+    let missing = proxy.count(|command| command.reply_text().is_some_and(|text| text.starts_with("-NOSCRIPT")));
+    assert!(missing >= 6, "NOSCRIPT came {missing} times");
+    assert!(!server.exists(&stored("flushed")) && !server.exists(&stored("fenced")));
+}
+
+// Row 57.
+#[tokio::test]
+async fn a_renewal_killed_by_an_operator_is_repeated() {
+    let _share = share().await;
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let call = locks.lock("killed").lease(SHORT).run(async {
+        let lock = current().unwrap();
+        let killed = proxy.on_next(
+            renews("killed", SHORT),
+            Action::error("ERR Error running script: @user_script: Script killed by user with SCRIPT KILL."),
+        );
+        eventually("the renewal after the killed one", || async { lock.renewals() > 0 }).await;
+        assert_eq!(killed.times(), 1);
+    });
+    call.await.expect("the lock was held throughout");
+}
+
+// Row 58.
+#[tokio::test]
+async fn a_server_without_scripts_is_refused_at_start_up() {
+    for renamed in ["EVAL", "EVALSHA"] {
+        let server = Server::builder()
+            .arg("rename-command", &format!("{renamed} \"\""))
+            .start();
+        let said = refused(LockManager::connect(&server.url()).await);
+        assert!(said.contains("unknown command") && said.contains("+eval"), "{said}");
+        eventually("the check's own key to be gone", || async { server.keys().is_empty() }).await;
+    }
+}
+
+// Row 58. Whatever command is forbidden: the manager does not connect and says what to allow, or it does and works.
+#[tokio::test]
+async fn a_forbidden_command_is_found_at_start_up_and_not_at_the_release() {
+    let server = Server::start();
+    let url = format!("redis://limited:secret@{}", server.addr());
+    let limit = |rules: &[&str]| {
+        let command = [&["ACL", "SETUSER", "limited", "reset", "on", ">secret"], rules].concat();
+        server.cmd(&command);
+    };
+    let mut found = Vec::new();
+    for forbidden in [
+        "get", "set", "del", "pexpire", "pttl", "incr", "time", "eval", "evalsha", "hello", "client", "echo",
+    ] {
+        limit(&["~*", "&*", "+@all", &format!("-{forbidden}")]);
+        match LockManager::connect(&url).await {
+            Ok(locks) => {
+                let guard = locks.lock("limited").lease(LONG).acquire().await;
+                let guard = guard.unwrap_or_else(|error| panic!("without {forbidden}: {error}"));
+                guard
+                    .verify()
+                    .await
+                    .unwrap_or_else(|error| panic!("without {forbidden}: {error}"));
+                guard
+                    .release()
+                    .await
+                    .unwrap_or_else(|error| panic!("without {forbidden}: {error}"));
+            }
+            Err(error) => {
+                let said = error.to_string();
+                assert!(
+                    said.contains(&format!("+{forbidden} ")) || forbidden == "hello",
+                    "without {forbidden}: {said}"
+                );
+                found.push(forbidden);
+            }
+        }
+        assert!(
+            !server.exists(&stored("limited")),
+            "without {forbidden} a lock was left"
+        );
+    }
+    for needed in ["get", "set", "del", "pexpire", "eval", "evalsha"] {
+        assert!(found.contains(&needed), "start-up went well without {needed}");
+    }
+
+    // Keys may be forbidden as well.
+    limit(&["~other:*", "&*", "+@all"]);
+    let said = refused(LockManager::connect(&url).await);
+    assert!(said.contains("~dist_lock:*"), "{said}");
+
+    // What the message tells to allow is enough.
+    let allow = said
+        .rsplit_once("`~")
+        .map(|(_, rules)| format!("~{}", rules.trim_end_matches('`')))
+        .unwrap();
+    limit(&allow.split_whitespace().collect::<Vec<_>>());
+    let locks = LockManager::connect(&url)
+        .await
+        .unwrap_or_else(|error| panic!("with {allow}: {error}"));
+    let guard = locks.lock("limited").lease(LONG).fencing().acquire().await.unwrap();
+    let busy = locks
+        .lock("limited")
+        .wait(Duration::from_millis(50))
+        .fencing()
+        .acquire()
+        .await;
+    assert!(busy.is_err_and(|error| error.is_busy()));
+    guard.verify().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+// Row 59.
+#[tokio::test]
+async fn a_connection_that_was_killed_logs_in_again() {
+    let server = Server::builder().password("first").start();
+    let locks = connected(&server.url()).await;
+    let guard = locks.lock("login").lease(LONG).acquire().await.unwrap();
+    server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
+    // The first question may still meet the dead connection.
+    eventually("the renewals' connection to log in again", || async {
+        guard.verify().await.is_ok()
+    })
+    .await;
+    locks
+        .lock("another")
+        .lease(LONG)
+        .acquire()
+        .await
+        .expect("the commands' connection logs in again")
+        .release()
+        .await
+        .unwrap();
+    guard.release().await.unwrap();
+}
+
+// Row 59.
+#[tokio::test]
+async fn a_changed_password_is_a_typed_error_and_no_loss_before_the_deadline() {
+    let server = Server::builder().password("first").start();
+    let locks = manager(&server.url());
+    let deadline = std::sync::atomic::AtomicU64::new(0);
+    let call = locks.lock("login").lease(Duration::from_millis(1200)).run(async {
+        deadline.store(
+            current().unwrap().deadline().as_nanos(),
+            std::sync::atomic::Ordering::SeqCst,
+        );
+        server.cmd(&["CONFIG", "SET", "requirepass", "second"]);
+        server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
+        let said = refused(locks.lock("another").acquire().await);
+        assert!(
+            said.contains("WRONGPASS")
+                || said.contains("invalid username-password")
+                || said.to_lowercase().contains("auth"),
+            "{said}"
+        );
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(lost(call.await), cancelled(LostReason::Unreachable));
+    assert!(
+        lock_tests::Stamp::now().as_nanos() >= deadline.into_inner(),
+        "lost before its deadline"
+    );
+
+    // A client that never had a password is told so too.
+    let without = format!("redis://{}", server.addr());
+    let error = LockManager::connect(&without).await.unwrap_err();
+    assert!(
+        matches!(&error, LockError::Store { source, .. } if source.is_permanent()),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("NOAUTH"), "{error}");
+
+    // Once the password is right again, so is the manager.
+    server.cmd(&["CONFIG", "SET", "requirepass", "first"]);
+    locks
+        .lock("login")
+        .wait(PATIENCE)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}
+
+// Row 61.
+#[tokio::test]
+async fn a_fence_that_cannot_grow_leaves_no_lock() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    server.cmd(&["SET", &stored("%lock-fence"), &i64::MAX.to_string()]);
+    let said = refused(locks.lock("overflow").lease(LONG).fencing().acquire().await);
+    assert!(said.contains("overflow"), "{said}");
+    assert!(!server.exists(&stored("overflow")), "a lock was left");
+
+    // Taken later, it fails alone.
+    let guard = locks.lock("overflow").lease(LONG).acquire().await.unwrap();
+    assert!(refused(guard.fence().await).contains("overflow"));
+    guard.verify().await.expect("the lock is none the worse for it");
+    guard.release().await.unwrap();
+    gone(&server, "overflow").await;
+}
+
+// Row 37, as far as it concerns a lock held: its connections are cut, and it goes on.
+#[tokio::test]
+async fn a_cut_connection_costs_no_lock() {
+    let _share = share().await;
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let call = locks.lock("cut").lease(SHORT).run(async {
+        let lock = current().unwrap();
+        for close in [Close::Fin, Close::Reset] {
+            proxy.cut(close);
+            let renewals = lock.renewals();
+            eventually("a renewal on a new connection", || async { lock.renewals() > renewals }).await;
+        }
+    });
+    call.await.expect("the lock was held throughout");
+}

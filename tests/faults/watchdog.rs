@@ -1,0 +1,255 @@
+//! The watchdog keeps locks alive: in time, in bulk, for as long as their guards live, and no longer than they may.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use lock_runtime::{LockError, LockManager, current};
+use lock_tests::patience::eventually_blocking;
+use lock_tests::{PATIENCE, Proxy, Server, eventually, lock_child};
+
+use crate::stage::{LONG, SHORT, connected, gone, hog, renewals, share, stored};
+
+#[tokio::test]
+async fn a_lock_is_renewed_when_two_thirds_of_its_lease_have_passed() {
+    let _share = share().await;
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let guard = locks.lock("thirds").lease(SHORT).acquire().await.unwrap();
+    let acquired = proxy
+        .wait_for("the acquire", |command| command.mentions(&stored("thirds")))
+        .await
+        .at;
+    eventually("three renewals", || async { guard.renewals() >= 3 }).await;
+    let mut before = acquired;
+    for at in renewals(&proxy, "thirds", SHORT).into_iter().map(|command| command.at) {
+        let gap = at.since(before);
+        // The watchdog counts from just before the command was sent.
+        assert!(
+            gap + Duration::from_millis(50) >= SHORT * 2 / 3,
+            "renewed after {gap:?} of {SHORT:?}"
+        );
+        assert!(gap <= SHORT * 85 / 100, "renewed only after {gap:?} of {SHORT:?}");
+        before = at;
+    }
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn locks_that_are_due_together_are_renewed_in_one_round_trip() {
+    let _share = share().await;
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let lease = SHORT * 2;
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..300 {
+        calls.spawn(locks.lock(format!("batch:{number}")).lease(lease).acquire());
+    }
+    let guards: Vec<_> = calls.join_all().await.into_iter().map(Result::unwrap).collect();
+    let mark = proxy.mark();
+    eventually("every lock to be renewed", || async {
+        guards.iter().all(|guard| guard.renewals() >= 1)
+    })
+    .await;
+    let is_renewal = |words: &[Vec<u8>]| {
+        words
+            .last()
+            .is_some_and(|last| *last == lease.as_millis().to_string().into_bytes())
+    };
+    let round_trips = proxy.commands()[mark..]
+        .iter()
+        .filter(|command| command.is_script() && is_renewal(&command.arguments))
+        .count();
+    assert!(
+        (1..=100).contains(&round_trips),
+        "{round_trips} round trips for 300 locks"
+    );
+    assert!(guards.iter().all(|guard| guard.is_held()));
+}
+
+#[tokio::test]
+async fn a_call_that_outlives_its_renewals_counts_as_hung_and_is_cancelled() {
+    let _share = share().await;
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let lease = Duration::from_millis(600);
+    let started = Instant::now();
+    let call = locks
+        .lock("hung")
+        .lease(lease)
+        .max_renewals(2)
+        .run(std::future::pending::<()>());
+    let error = tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap_err();
+    let LockError::Hung { renewals: 2, held, .. } = &error else {
+        panic!("{error:?}")
+    };
+    // Two renewals, and the moment of the third.
+    assert!(*held >= lease * 2 && *held <= started.elapsed(), "{held:?}");
+    assert_eq!(locks.stats().hung, 1);
+    assert!(!server.exists(&stored("hung")), "a hung call's lock is given back");
+
+    let none = locks
+        .lock("hung")
+        .lease(lease)
+        .max_renewals(0)
+        .run(std::future::pending::<()>())
+        .await;
+    assert!(matches!(none, Err(LockError::Hung { renewals: 0, .. })), "{none:?}");
+}
+
+#[tokio::test]
+async fn a_lock_that_is_not_to_be_renewed_is_not() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let lease = Duration::from_millis(800);
+    let call = locks.lock("fixed").lease(lease).renew(false).run(async {
+        let lock = current().unwrap();
+        let _ = lock.lost().await;
+        lock.renewals()
+    });
+    assert!(call.await.unwrap_err().is_lost());
+    assert!(renewals(&proxy, "fixed", lease).is_empty());
+    assert_eq!(locks.stats().renewals, 0);
+}
+
+/// One server for the process's global manager. It is not dropped: the harness sees to its end.
+fn global_server() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    SERVER.get_or_init(Server::start)
+}
+
+#[test]
+fn the_global_manager_outlives_the_runtime_that_made_it() {
+    let server = global_server();
+    let run = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let first = run();
+    let _share = first.block_on(share());
+    let guard = first.block_on(async {
+        let locks = lock_runtime::init(&server.url()).await.unwrap();
+        locks.lock("global").lease(SHORT).acquire().await.unwrap()
+    });
+    drop(first);
+    // No runtime is there now but the lock thread's.
+    eventually_blocking("two renewals", || guard.renewals() >= 2);
+    let second = run();
+    second.block_on(async {
+        let locks = lock_runtime::init(&server.url()).await.unwrap();
+        let busy = locks.lock("global").wait(Duration::ZERO).acquire().await;
+        assert!(busy.is_err_and(|error| error.is_busy()));
+        let value = locks.lock("another").lease(LONG).run(async { 7 }).await.unwrap();
+        assert_eq!(value, 7);
+        guard.release().await.expect("held over the end of its runtime");
+        assert!(!server.exists(&stored("global")));
+    });
+}
+
+// The same as two tests would do it, whichever comes first.
+#[tokio::test]
+async fn one_test_uses_the_global_manager() {
+    uses_the_global_manager("one").await;
+}
+
+#[tokio::test]
+async fn another_test_uses_the_global_manager() {
+    uses_the_global_manager("two").await;
+}
+
+async fn uses_the_global_manager(key: &str) {
+    let _share = share().await;
+    let locks = lock_runtime::init(&global_server().url()).await.unwrap();
+    let call = locks.lock(key).lease(SHORT).run(async {
+        let lock = current().unwrap();
+        eventually("a renewal", || async { lock.renewals() > 0 }).await;
+    });
+    call.await.unwrap();
+    assert!(
+        lock_runtime::init("redis://127.0.0.1:1").await.is_err(),
+        "one process has one global manager"
+    );
+}
+
+#[tokio::test]
+async fn a_dropped_guard_is_not_renewed_any_more() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let lease = Duration::from_millis(600);
+    drop(locks.lock("dropped").lease(lease).acquire().await.unwrap());
+    gone(&server, "dropped").await;
+    let mark = proxy.mark();
+    tokio::time::sleep(lease * 2).await;
+    let after: Vec<_> = proxy.commands()[mark..]
+        .iter()
+        .filter(|command| command.mentions(&stored("dropped")))
+        .map(ToString::to_string)
+        .collect();
+    assert!(after.is_empty(), "{after:?}");
+}
+
+#[test]
+fn a_hundred_thousand_locks_are_renewed_in_time_by_one_thread() {
+    let _hog = hog();
+    let server = Server::start();
+    let count = 100_000;
+    let lease = Duration::from_secs(20);
+    let mut child = lock_child!("many", server.url(), count.to_string(), lease.as_millis().to_string()).spawn();
+    let held = child.line_blocking("held");
+    let [threads, threads_after, tasks, tasks_after] = held.words()[..] else {
+        panic!("{held:?}")
+    };
+    assert_eq!(threads, threads_after, "threads before and with all locks");
+    assert_eq!(
+        tasks, tasks_after,
+        "tasks of the user's runtime before and with all locks"
+    );
+
+    // From outside: any lock, at any moment, has more than 15 % of its lease left.
+    let (mut samples, mut shortest) = (0_u64, lease);
+    while child.lines().iter().all(|line| !line.text.starts_with("watched")) {
+        for step in 0..200 {
+            // Spread over all keys by a step that shares no factor with their number.
+            let key = stored(&format!("many:{}", (samples * 200 + step) * 7_919 % count));
+            shortest = shortest.min(server.time_left(&key).expect("no lock is lost"));
+        }
+        samples += 1;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let allowed = lease * 15 / 100;
+    assert!(
+        samples > 50 && shortest >= allowed,
+        "{shortest:?} were left of {lease:?} by the server's clock, {samples} samples"
+    );
+    let watched = child.line_blocking("watched");
+    let [left, renewals, lost] = watched.words()[..] else {
+        panic!("{watched:?}")
+    };
+    assert_eq!(lost, "0", "locks lost");
+    assert!(renewals.parse::<u32>().unwrap() >= 1, "a lock was never renewed");
+    let left = Duration::from_millis(left.parse().unwrap());
+    assert!(
+        left + lease / 100 + Duration::from_millis(2) >= allowed,
+        "{left:?} were left of {lease:?} by the holder's clock"
+    );
+}
+
+#[tokio::test]
+async fn a_watchdog_of_one_store_does_not_wait_for_another() {
+    let _share = share().await;
+    let (silent, healthy) = (Server::start(), Server::start());
+    let stuck = LockManager::builder(&silent.url()).build().unwrap();
+    let good = connected(&healthy.url()).await;
+    let held = stuck.lock("silent").lease(SHORT).acquire().await.unwrap();
+    let other = good.lock("healthy").lease(SHORT).acquire().await.unwrap();
+    silent.pause();
+    eventually("two renewals on the healthy server", || async { other.renewals() >= 2 }).await;
+    silent.resume();
+    assert!(held.renewals() <= 1);
+    other.release().await.unwrap();
+}

@@ -1,0 +1,11 @@
+//! A bare template.
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock("inventory:<item_id>")]
+async fn reduce(item_id: u64) -> Result<(), LockError> {
+    let _ = item_id;
+    Ok(())
+}
+
+fn main() {}

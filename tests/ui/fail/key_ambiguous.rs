@@ -1,0 +1,11 @@
+//! `1` and `2-3` against `1-2` and `3`.
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "<shop>-<item_id>")]
+async fn reduce(shop: &str, item_id: u64) -> Result<(), LockError> {
+    let _ = (shop, item_id);
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Names of the library.
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "%lock-mine")]
+async fn reduce() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

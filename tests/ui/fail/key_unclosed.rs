@@ -1,0 +1,11 @@
+//! A bracket that is not closed.
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "inventory:<item_id")]
+async fn reduce(item_id: u64) -> Result<(), LockError> {
+    let _ = item_id;
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! A value is inserted by its `Display`; the compiler points at the template.
+
+use lock_runtime::{LockError, distributed_lock};
+
+struct Item;
+
+#[distributed_lock(key = "inventory:<item>")]
+async fn reduce(item: &Item) -> Result<(), LockError> {
+    let Item = item;
+    Ok(())
+}
+
+fn main() {}

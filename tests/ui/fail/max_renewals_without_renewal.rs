@@ -1,0 +1,10 @@
+//! Two arguments that contradict each other.
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "a", renew = false, max_renewals = 3)]
+async fn reduce() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! Zero renewals has a name.
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "a", max_renewals = 0)]
+async fn reduce() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

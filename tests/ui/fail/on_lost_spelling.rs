@@ -1,0 +1,10 @@
+//! The type's own name for it.
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "a", on_lost = OnLost::Signal)]
+async fn reduce() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}
