@@ -187,10 +187,9 @@ impl Acquisition {
                     ));
                     return Ok(None);
                 }
-                let (value, acquired_on) = pending.disarm();
+                let value = pending.disarm();
                 Ok(Some(Won {
                     value,
-                    acquired_on,
                     since: sent,
                     deadline,
                     fence,
@@ -277,7 +276,6 @@ impl Acquisition {
             terms: self.wanted.terms,
             since: won.since,
             deadline: won.deadline,
-            acquired_on: won.acquired_on,
             fence: won.fence,
             watchdog: self.watchdog,
             parent: self.parent,
@@ -327,7 +325,6 @@ impl Acquisition {
 /// A granted attempt.
 struct Won {
     value: Arc<str>,
-    acquired_on: Option<u64>,
     since: Moment,
     deadline: Moment,
     fence: Option<u64>,

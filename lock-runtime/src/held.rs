@@ -73,7 +73,6 @@ pub(crate) struct Held {
     pub(crate) terms: Terms,
     /// Just before the acquiring command was sent.
     pub(crate) since: Moment,
-    pub(crate) acquired_on: Option<u64>,
     pub(crate) manager: Arc<Shared>,
     pub(crate) watchdog: Arc<Watchdog>,
     /// The lock whose body this one was taken in.
@@ -114,7 +113,6 @@ pub(crate) struct Granted {
     pub(crate) terms: Terms,
     pub(crate) since: Moment,
     pub(crate) deadline: Moment,
-    pub(crate) acquired_on: Option<u64>,
     pub(crate) fence: Option<u64>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) parent: Option<Arc<Held>>,
@@ -142,7 +140,6 @@ impl Held {
             value: granted.value,
             terms: granted.terms,
             since: granted.since,
-            acquired_on: granted.acquired_on,
             watchdog: granted.watchdog,
             parent: granted.parent,
             span: granted.span,
@@ -316,7 +313,7 @@ impl Held {
             key: &self.key,
             value: &self.value,
             keep: self.keep(),
-            acquired_on: self.acquired_on,
+            unanswered_on: None,
             receipt,
         }
     }

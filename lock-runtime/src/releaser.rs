@@ -47,10 +47,10 @@ impl Pending {
         &self.receipt
     }
 
-    /// The outcome is known: nothing to clean up. Returns the value, and the connection the request was sent on.
-    pub(crate) fn disarm(mut self) -> (Arc<str>, Option<u64>) {
+    /// The outcome is known: nothing to clean up. Returns the value.
+    pub(crate) fn disarm(mut self) -> Arc<str> {
         self.known = true;
-        (Arc::clone(&self.value), self.receipt.connection())
+        Arc::clone(&self.value)
     }
 }
 
@@ -68,8 +68,7 @@ impl Drop for Pending {
             key: Arc::clone(&self.key),
             value: Arc::clone(&self.value),
             keep: None,
-            acquired_on: sent_on,
-            may_arrive: true,
+            unanswered_on: sent_on,
         }
         .start();
     }
@@ -87,8 +86,7 @@ pub(crate) fn release_later(held: &Arc<Held>) {
         key: Arc::clone(&held.key),
         value: Arc::clone(&held.value),
         keep: held.keep(),
-        acquired_on: held.acquired_on,
-        may_arrive: false,
+        unanswered_on: None,
     }
     .start();
 }
@@ -99,11 +97,11 @@ struct Cleanup {
     key: Arc<str>,
     value: Arc<str>,
     keep: Option<Duration>,
-    acquired_on: Option<u64>,
+    /// The connection of an acquire without an answer: it may still be on its way, and arrive after a release on
+    /// another connection. `None` when it was answered.
+    unanswered_on: Option<u64>,
     /// When the store itself has surely dropped the key.
     until: Moment,
-    /// The acquiring command may still be on its way, and arrive after a release on another connection.
-    may_arrive: bool,
     _tracked: TaskTrackerToken,
 }
 
@@ -126,7 +124,7 @@ impl Cleanup {
             key: &self.key,
             value: &self.value,
             keep: self.keep,
-            acquired_on: self.acquired_on.filter(|_| tries.is_multiple_of(2)),
+            unanswered_on: self.unanswered_on.filter(|_| tries.is_multiple_of(2)),
             receipt,
         }
     }
@@ -139,7 +137,7 @@ impl Cleanup {
                 // It had arrived, and it arrives once.
                 Ok(Verdict::Owned) => return,
                 // On the acquiring connection a release cannot overtake the acquire; on another one it can.
-                Ok(_) if !self.may_arrive || receipt.connection() == self.acquired_on => return,
+                Ok(_) if self.unanswered_on.is_none() || receipt.connection() == self.unanswered_on => return,
                 Ok(_) => {}
                 Err(error) => tracing::debug!(key = &*self.key, %error, "release failed, trying again"),
             }

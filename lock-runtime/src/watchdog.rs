@@ -14,9 +14,11 @@ use crate::held::{Fate, Held};
 use crate::manager::Shared;
 use crate::store::{LockStore, LossHint, StoreError, Verdict};
 
-/// How many locks one round trip renews at most. A script over this many keys keeps the server busy for well
-/// under a millisecond.
-const BATCH: usize = 256;
+/// How many locks one round trip renews at most: a script over more would hold up the server's other clients.
+const BATCH: usize = 100;
+/// How many round trips to one store are under way at once. The rest waits here, the most urgent first: sent all at
+/// once, the last ones would time out behind the others, be sent again, and bring the server to its knees.
+const AT_ONCE: usize = 4;
 /// How long after the grant a lock is first checked, where the store reports losses: short sections are not
 /// worth the command.
 const CHECK_AFTER: Duration = Duration::from_millis(20);
@@ -69,10 +71,21 @@ struct Schedule {
     queue: BTreeMap<(Moment, u64), Arc<Held>>,
     /// Locks of stores that report losses, by store and key.
     index: HashMap<(usize, Arc<str>), Vec<Arc<Held>>>,
+    /// What is due, by store.
+    lanes: HashMap<usize, Lane>,
     /// When the scheduler will wake by itself. `None`: not before it is told.
     armed: Option<Moment>,
     /// Whether a scheduler is running.
     running: bool,
+}
+
+/// The locks of one store that are due.
+#[derive(Debug, Default)]
+struct Lane {
+    /// By deadline.
+    waiting: BTreeMap<(Moment, u64), Due>,
+    /// How many batches are under way.
+    running: usize,
 }
 
 /// A scheduler of locks that live by one clock.
@@ -85,6 +98,7 @@ pub(crate) struct Watchdog {
 }
 
 /// A lock that is due, and whether it is to be renewed or only checked.
+#[derive(Debug)]
 struct Due {
     held: Arc<Held>,
     extend: bool,
@@ -239,9 +253,7 @@ impl Watchdog {
 
     async fn run(self: Arc<Self>) {
         loop {
-            let (due, next) = self.take_due();
-            self.send(due);
-            let Some(next) = next else {
+            let Some(next) = self.take_due() else {
                 if self.timer == Timer::Caller {
                     // A task in the user's runtime must not outlive the locks it serves.
                     return;
@@ -257,11 +269,10 @@ impl Watchdog {
         }
     }
 
-    /// Ends the locks whose deadline has passed and takes out those to renew or check. Also the moment of the
-    /// next event.
-    fn take_due(&self) -> (Vec<Due>, Option<Moment>) {
+    /// Ends the locks whose deadline has passed and sends those to renew or check. Returns the moment of the next
+    /// event.
+    fn take_due(self: &Arc<Self>) -> Option<Moment> {
         let now = self.clock.now();
-        let mut all_due = Vec::new();
         let mut ended = Vec::new();
         let mut schedule = self.schedule();
         while let Some(entry) = schedule.queue.first_entry()
@@ -289,10 +300,12 @@ impl Watchdog {
                     let key = (store_id(&*held.manager.store), Arc::clone(&held.key));
                     schedule.index.entry(key).or_default().push(Arc::clone(&held));
                 }
-                all_due.push(Due {
+                let lane = schedule.lanes.entry(store_id(&*held.manager.store)).or_default();
+                let due = Due {
                     held: Arc::clone(&held),
                     extend: renew,
-                });
+                };
+                lane.waiting.insert((held.deadline(), held.id), due);
             }
             let next = plan.next(held.deadline());
             plan.due = Some(next);
@@ -304,34 +317,52 @@ impl Watchdog {
         if next.is_none() && self.timer == Timer::Caller {
             schedule.running = false;
         }
+        let stores: Vec<_> = schedule.lanes.keys().copied().collect();
+        let batches: Vec<_> = stores
+            .into_iter()
+            .flat_map(|store| self.load(&mut schedule, store))
+            .collect();
         drop(schedule);
         for held in ended {
             // The look tells why, and wakes the body's task.
             held.look();
         }
-        (all_due, next)
+        for batch in batches {
+            drop(tokio::spawn(batch.run()));
+        }
+        next
     }
 
-    /// Sends what is due, one task per batch, so that a slow store holds up nobody else.
-    fn send(self: &Arc<Self>, due: Vec<Due>) {
-        let mut by_store: HashMap<usize, Vec<Due>> = HashMap::new();
-        for due in due {
-            by_store
-                .entry(store_id(&*due.held.manager.store))
-                .or_default()
-                .push(due);
-        }
-        for mut due in by_store.into_values() {
-            while !due.is_empty() {
-                let rest = due.split_off(due.len().min(BATCH));
-                let batch = Batch {
-                    watchdog: Arc::clone(self),
-                    due,
-                };
-                drop(tokio::spawn(batch.run()));
-                due = rest;
+    /// Takes as many batches out of a store's lane as may be under way. To be spawned after the schedule is unlocked.
+    fn load(self: &Arc<Self>, schedule: &mut Schedule, store: usize) -> Vec<Batch> {
+        let mut batches = Vec::new();
+        let Some(lane) = schedule.lanes.get_mut(&store) else {
+            return batches;
+        };
+        while lane.running < AT_ONCE {
+            let mut due = Vec::new();
+            while due.len() < BATCH
+                && let Some((_, next)) = lane.waiting.pop_first()
+            {
+                // Its guard may have ended while it waited.
+                if next.held.plan().due.is_some() {
+                    due.push(next);
+                }
             }
+            if due.is_empty() {
+                break;
+            }
+            lane.running += 1;
+            batches.push(Batch {
+                watchdog: Arc::clone(self),
+                store,
+                due,
+            });
         }
+        if lane.running == 0 {
+            schedule.lanes.remove(&store);
+        }
+        batches
     }
 }
 
@@ -363,9 +394,11 @@ impl Drop for Supervisor {
     }
 }
 
-/// Some locks of one store that are renewed or checked together.
+/// Some locks of one store that are renewed or checked together, on a task of their own: a slow store holds up nobody
+/// else's.
 struct Batch {
     watchdog: Arc<Watchdog>,
+    store: usize,
     due: Vec<Due>,
 }
 
@@ -455,11 +488,21 @@ impl Batch {
 }
 
 impl Drop for Batch {
-    /// A store that panicked, or a runtime that ended, counts as no answer.
     fn drop(&mut self) {
+        // A store that panicked, or a runtime that ended, counts as no answer.
         let sent = self.watchdog.clock.now();
         for due in std::mem::take(&mut self.due) {
             self.settle(&due, sent, None);
+        }
+        let mut schedule = self.watchdog.schedule();
+        if let Some(lane) = schedule.lanes.get_mut(&self.store) {
+            lane.running -= 1;
+        }
+        let batches = self.watchdog.load(&mut schedule, self.store);
+        drop(schedule);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => batches.into_iter().for_each(|batch| drop(runtime.spawn(batch.run()))),
+            Err(_) => drop(batches),
         }
     }
 }

@@ -13,7 +13,7 @@ use lock_runtime::store::{
     AcquireRequest, Attempt, Fence, LockStore, ReleaseRequest, RenewRequest, StoreError, StoreFuture, Verdict,
 };
 use lock_runtime::{Backoff, Holder, LockManager};
-use lock_tests::eventually;
+use lock_tests::{PATIENCE, eventually};
 
 use crate::dropping::{count_polls, drop_after};
 
@@ -149,7 +149,7 @@ impl Scripted {
     }
 
     async fn release_by_script(&self, request: &ReleaseRequest<'_>) -> Result<Verdict, StoreError> {
-        let same = request.acquired_on == Some(FIRST) && !self.script.cut;
+        let same = request.unanswered_on == Some(FIRST) && !self.script.cut;
         request.receipt.sent_on(if same { FIRST } else { SECOND });
         pending(self.script.release_polls).await;
         let mut tables = self.tables();
@@ -213,7 +213,7 @@ fn manager(store: &Arc<Scripted>) -> LockManager {
         .lease(Duration::from_secs(60))
         .response_timeout(Duration::from_millis(40))
         .backoff(Backoff::new(Duration::from_millis(1), Duration::from_millis(5)))
-        .shutdown_grace(Duration::ZERO)
+        .shutdown_grace(PATIENCE)
         .build()
         .unwrap()
 }

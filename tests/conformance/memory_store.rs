@@ -44,7 +44,7 @@ async fn a_release_without_waiting_is_done_when_it_returns() {
             key: "k",
             value,
             keep: None,
-            acquired_on: None,
+            unanswered_on: None,
             receipt: &receipt,
         };
         a.store.release_now(&request)

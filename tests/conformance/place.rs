@@ -200,7 +200,7 @@ impl Client {
             key,
             value: &self.value,
             keep,
-            acquired_on: None,
+            unanswered_on: None,
             receipt: &receipt,
         };
         self.store.release(&request).await

@@ -169,6 +169,7 @@ pub(crate) async fn the_longest_and_the_shortest_lease_are_kept(place: &impl Pla
         assert_eq!(a.acquire("short", lease).await, GRANTED);
         while b.acquire("short", LONG).await != GRANTED {
             tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(sent.elapsed() < LONG, "the lease did not end");
         }
         assert!(
             sent.elapsed() + Duration::from_millis(1) >= lease,
@@ -381,7 +382,7 @@ pub(crate) async fn a_receipt_names_the_connection(place: &impl Place) {
         key: KEY,
         value,
         keep: None,
-        acquired_on,
+        unanswered_on: acquired_on,
         receipt: &given,
     };
     assert_eq!(a.store.release(&request).await.unwrap(), Verdict::Owned);

@@ -48,7 +48,19 @@ async fn a_killed_holder_blocks_others_for_the_rest_of_its_lease_and_no_longer()
 // Row 2.
 #[tokio::test]
 async fn a_stopped_process_does_not_go_on_after_its_lease_and_its_write_is_refused() {
-    let (server, resource) = (Server::start(), Server::start());
+    // A process may be stopped in the middle of a poll, which then ends late and is counted; nobody can prevent that. Not each time, though.
+    for _ in 0..5 {
+        let server = Server::start();
+        let polled_late = stopped_beyond_its_lease(&server).await;
+        let Some(late) = polled_late else { return };
+        eprintln!("stopped in the middle of a poll, which ended {late:?} after the stop");
+    }
+    panic!("the body was polled after its lease each time");
+}
+
+/// How long after the stop the last poll ended, if that was one poll that was counted as an overrun.
+async fn stopped_beyond_its_lease(server: &Server) -> Option<Duration> {
+    let resource = Server::start();
     let judge = StoreJudge::on(&resource);
     let mut child = lock_child!("hold", server.url(), "stopped", "700").spawn();
     let held = child.line("holding").await;
@@ -58,32 +70,30 @@ async fn a_stopped_process_does_not_go_on_after_its_lease_and_its_write_is_refus
     child.stop();
     let stopped = Stamp::now();
     let locks = connected(&server.url()).await;
-    let guard = locks.lock("stopped").wait(PATIENCE).fencing().acquire().await.unwrap();
+    let request = locks.lock("stopped").lease(LONG).wait(PATIENCE).fencing();
+    let guard = request.acquire().await.unwrap();
     let second = guard.fence().await.unwrap();
     assert!(second > first);
     assert!(judge.write("successor", second));
 
     child.cont();
     let ended = child.line("ended").await;
-    let [outcome, last_poll] = ended.words()[..] else {
+    let [outcome, last_poll, overruns] = ended.words()[..] else {
         panic!("{ended:?}")
     };
     assert!(["lost:Expired", "lost:Unreachable"].contains(&outcome), "{outcome}");
-    let last_poll: Stamp = last_poll.parse().unwrap();
-    assert!(
-        last_poll <= stopped,
-        "the body was polled again {:?} after the stop",
-        last_poll.since(stopped)
-    );
-
     child.say(&format!("write {}", resource.url()));
-    assert_eq!(
-        child.line("wrote").await.words(),
-        ["false"],
-        "the fenced resource took a stale write"
-    );
-    assert!(guard.is_held());
+    let wrote = child.line("wrote").await;
+    assert_eq!(wrote.words(), ["false"], "the fenced resource took a stale write");
+    guard.verify().await.expect("the successor is not disturbed");
     guard.release().await.unwrap();
+
+    let late = last_poll.parse::<Stamp>().unwrap().since(stopped);
+    assert!(
+        late.is_zero() || overruns == "1",
+        "polled {late:?} after the stop, {overruns} overruns"
+    );
+    (!late.is_zero()).then_some(late)
 }
 
 // Row 3. Nothing tells the body but the look at the clock before its poll: it is woken before the watchdog is.

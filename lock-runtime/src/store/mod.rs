@@ -149,9 +149,9 @@ pub struct ReleaseRequest<'a> {
     pub value: &'a str,
     /// Keep the key for this much longer instead of deleting it.
     pub keep: Option<Duration>,
-    /// The connection the acquisition was sent on. The store prefers it while it lives, since a release must
-    /// not overtake an acquire.
-    pub acquired_on: Option<u64>,
+    /// The connection of an acquire that was not answered; `None` when it was. The store prefers it while it lives,
+    /// since a release must not overtake its acquire.
+    pub unanswered_on: Option<u64>,
     /// Filled in by the store before it sends anything.
     pub receipt: &'a Receipt,
 }

@@ -92,9 +92,14 @@ async fn hold(url: &str, key: &str, lease: Duration) {
         };
         tokio::spawn(request.run(stamped(&last_poll, Stamp::as_nanos, Stamp::now, work)))
     };
+    let ended = locks.clone();
     tokio::spawn(async move {
         let outcome = outcome(&call.await.unwrap());
-        child_says(format_args!("ended {outcome} {}", last_poll.load(Ordering::SeqCst)));
+        let overruns = ended.stats().overruns;
+        child_says(format_args!(
+            "ended {outcome} {} {overruns}",
+            last_poll.load(Ordering::SeqCst)
+        ));
     });
     while let Some(order) = orders.recv().await {
         match order.split_once(' ').unwrap_or((&order, "")) {

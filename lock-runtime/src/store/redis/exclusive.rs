@@ -82,7 +82,7 @@ impl RedisStore {
     }
 
     pub(super) async fn release_exclusive(&self, request: &ReleaseRequest<'_>) -> Result<Verdict, StoreError> {
-        let live = match request.acquired_on.and_then(|number| self.commands.numbered(number)) {
+        let live = match request.unanswered_on.and_then(|number| self.commands.numbered(number)) {
             Some(live) => live,
             None => self.commands.live().await?,
         };
