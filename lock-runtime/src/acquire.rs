@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
 use crate::clock::Moment;
 use crate::context;
 use crate::engine::{Engine, Timer};
@@ -16,6 +18,9 @@ use crate::store::{AcquireRequest, Attempt, Outcome, StoreError};
 use crate::watchdog::Watchdog;
 
 /// The shortest lease that can be asked for.
+///
+/// The watchdog renews when a third of the lease is left. Under 100 ms that is less than a busy host or network
+/// takes now and then, so such a lease suits only bodies that end within it, with `renew = false`.
 pub const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease that can be asked for: 366 days.
 pub const MAX_LEASE: Duration = Duration::from_secs(366 * 86_400);
@@ -73,6 +78,8 @@ struct Acquisition {
     watchdog: Arc<Watchdog>,
     span: tracing::Span,
     start: Moment,
+    /// Lets `shutdown` wait for the outcome.
+    _tracked: TaskTrackerToken,
 }
 
 impl Acquisition {
@@ -109,6 +116,7 @@ impl Acquisition {
         }
         Ok(Self {
             start: manager.clock.now(),
+            _tracked: manager.held.token(),
             manager,
             wanted,
             key,
@@ -147,6 +155,10 @@ impl Acquisition {
                 () = self.manager.store.released(&self.key) => {}
                 () = self.timer.sleep(pause) => {}
             }
+            // An attempt that cannot be waited for would only keep others out for a moment.
+            if self.left(self.manager.clock.now()).is_zero() && !self.manager.closed.is_cancelled() {
+                break Err(self.give_up(&mut seen));
+            }
         };
         self.record(&seen, result.as_ref());
         result.map(|won| self.hold(won))
@@ -178,6 +190,10 @@ impl Acquisition {
             .await;
         match answer {
             Some(Ok(Attempt::Granted { fence })) => {
+                if self.manager.closed.is_cancelled() {
+                    drop(pending);
+                    return Ok(None);
+                }
                 let deadline = self.manager.margins.deadline(sent, lease);
                 if self.manager.clock.now() >= deadline {
                     // Too late to be of use: the answer took as long as the lease.
@@ -251,13 +267,16 @@ impl Acquisition {
         let mut pause = self.manager.backoff.pause(seen.attempts);
         if let Some(remaining) = seen.remaining {
             // Just after the holder's lease ends is a good moment, and later than that never a better one.
-            pause = pause.min(remaining + Duration::from_millis(1));
+            pause = pause.min(remaining.saturating_add(Duration::from_millis(1)));
         }
         Some(pause.min(left))
     }
 
     fn give_up(&self, seen: &mut Seen) -> LockError {
         let key = self.name();
+        if self.manager.closed.is_cancelled() {
+            return LockError::Closed { key };
+        }
         match seen.error.take() {
             Some(source) => LockError::Store { key, source },
             None => LockError::Busy {

@@ -1,7 +1,7 @@
 //! Settings of a manager.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::backoff::Backoff;
@@ -179,23 +179,21 @@ impl LockManagerBuilder {
                 (clock, Pace::Engine(watchdog))
             }
             None if store.release_is_immediate() => {
-                let clock: Arc<dyn Clock> = Arc::new(TokioClock);
-                let paused = Watchdog::new(Arc::clone(&clock), Timer::Caller);
+                let engine = Watchdog::global_tokio();
                 (
-                    clock,
+                    Arc::new(TokioClock),
                     Pace::Virtual {
-                        engine: Watchdog::global_tokio(),
-                        paused,
+                        engine,
+                        paused: Mutex::default(),
                     },
                 )
             }
             None => (Arc::new(BootClock), Pace::Engine(Watchdog::global())),
         };
-        let watchdogs = match &pace {
-            Pace::Engine(watchdog) => vec![Arc::downgrade(watchdog)],
-            Pace::Virtual { engine, paused } => vec![Arc::downgrade(engine), Arc::downgrade(paused)],
-        };
-        let reports_losses = store.report_losses(hint_receiver(watchdogs, Arc::downgrade(&store)));
+        // A store that reports losses is no store for paused clocks.
+        let (Pace::Engine(watchdog) | Pace::Virtual { engine: watchdog, .. }) = &pace;
+        let receiver = hint_receiver(Arc::downgrade(watchdog), Arc::downgrade(&store));
+        let reports_losses = store.report_losses(receiver);
         Ok(LockManager::new(Arc::new(Shared {
             store,
             prefix: self.prefix,

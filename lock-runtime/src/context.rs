@@ -44,7 +44,11 @@ pub(crate) fn innermost() -> Option<Arc<Held>> {
 pub(crate) fn holds(mut innermost: Option<&Arc<Held>>, manager: &Arc<Shared>, key: &str) -> bool {
     while let Some(held) = innermost {
         // A lock that was lost is in nobody's way.
-        if &*held.key == key && Arc::ptr_eq(&held.manager.store, &manager.store) && held.fate().is_none() {
+        if &*held.key == key
+            && Arc::ptr_eq(&held.manager.store, &manager.store)
+            && held.fate().is_none()
+            && !held.has_ended()
+        {
             return true;
         }
         innermost = held.parent.as_ref();
@@ -209,9 +213,10 @@ impl HeldLock {
     /// Runs a step that must not be cut in half, such as a commit: while it runs, a lost lock does not cancel
     /// the body; right after it does.
     ///
-    /// The step may then end without the lock. Keep it short, [`ensure`](Self::ensure) enough time for it, and
-    /// [`fence`](Self::fence) what it writes. Dropping the whole call, as a web server does when its client
-    /// leaves, still drops the step: spawn what must survive that.
+    /// The step may then end without the lock, and so may whatever else the body does meanwhile. Keep it short,
+    /// [`ensure`](Self::ensure) enough time for it, and [`fence`](Self::fence) what it writes. Dropping the
+    /// whole call, as a web server does when its client leaves, still drops the step: spawn what must survive
+    /// that.
     ///
     /// # Errors
     /// What ended the lock, when that was before the step began. Then nothing of it has run.

@@ -58,7 +58,6 @@ impl Guard {
             Ok(Verdict::Foreign) => LostReason::Taken,
             Err(source) => {
                 tracing::debug!(parent: &held.span, error = %source, "release goes on in the background");
-                self.done = source.is_permanent();
                 return Err(LockError::Store {
                     key: held.name().into(),
                     source,
@@ -75,7 +74,10 @@ impl Guard {
     /// From here on nothing renews the lock or reports it lost.
     fn end(&self, outcome: &str) {
         self.held.end_guard();
-        self.held.watchdog.forget(&self.held);
+        // In a forked child the schedule may have been locked by a thread that is not there.
+        if self.held.is_ours() {
+            self.held.watchdog.forget(&self.held);
+        }
         self.held.span.record("outcome", outcome);
     }
 }

@@ -21,8 +21,9 @@ pub enum OnLost {
     /// It is dropped at its next await, before another holder can be granted the lock.
     #[default]
     Cancel,
-    /// It goes on, and [`HeldLock::lost`](crate::HeldLock::lost) tells it. A body that has asked, by that or another method of
-    /// [`HeldLock`](crate::HeldLock), decides itself what to return; one that never asks still gets `Lost`.
+    /// It goes on, and [`HeldLock::lost`](crate::HeldLock::lost) tells it. A body that has asked, by that or
+    /// another method of [`HeldLock`](crate::HeldLock), decides itself what to return; one that never asks
+    /// still gets `Lost`.
     Signal,
 }
 
@@ -198,7 +199,7 @@ impl Held {
         if self.pid != std::process::id() {
             self.end_with(Fate::Lost(LostReason::Forked));
         } else if self.now() >= self.deadline() {
-            let unreachable = self.plan().is_failing();
+            let unreachable = self.plan().is_failing(self.now());
             let reason = if unreachable {
                 LostReason::Unreachable
             } else {
@@ -258,9 +259,16 @@ impl Held {
         self.shields.load(Ordering::Acquire) > 0
     }
 
+    /// Shields this lock's body, and those of the locks around it: the step is a part of all of them.
     pub(crate) fn shield(&self) -> Shield<'_> {
-        self.shields.fetch_add(1, Ordering::AcqRel);
+        self.and_outer().for_each(|held| {
+            held.shields.fetch_add(1, Ordering::AcqRel);
+        });
         Shield(self)
+    }
+
+    fn and_outer(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |held| held.parent.as_deref())
     }
 
     /// The guard's end: from here on nothing renews the lock or reports it lost.
@@ -330,10 +338,12 @@ pub(crate) struct Shield<'a>(&'a Held);
 
 impl Drop for Shield<'_> {
     fn drop(&mut self) {
-        self.0.shields.fetch_sub(1, Ordering::AcqRel);
-        // A loss that had to wait for the section is acted on now.
-        if self.0.fate().is_some() {
-            self.0.runner.wake();
+        for held in self.0.and_outer() {
+            held.shields.fetch_sub(1, Ordering::AcqRel);
+            // A loss that had to wait for the section is acted on now.
+            if held.fate().is_some() {
+                held.runner.wake();
+            }
         }
     }
 }

@@ -202,8 +202,8 @@ mod tests {
 #[cfg(test)]
 #[allow(clippy::panic)]
 mod injective {
-    //! No two tuples of values make one key, whatever they contain. The attribute sees to it that the text between two
-    //! values has a character that values cannot have.
+    //! No two tuples of values make one key, whatever they contain. The attribute sees to it that the text
+    //! between two values has a character that values cannot have.
 
     use std::collections::HashMap;
 
@@ -320,7 +320,8 @@ mod injective {
         })
     }
 
-    /// A template with tuples of values for it, the second of which is often the first with its characters moved between values.
+    /// A template with tuples of values for it, the second of which is often the first with its characters
+    /// moved between values.
     fn tuples() -> impl Strategy<Value = (Template, Vec<String>, Vec<String>)> {
         (1..5_usize).prop_flat_map(|count| {
             let values = || prop::collection::vec(text(), count);

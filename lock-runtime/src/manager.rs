@@ -1,7 +1,7 @@
 //! The manager: one store, its settings, and the locks taken through it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::backoff::Backoff;
 use crate::builder::LockManagerBuilder;
-use crate::clock::{Clock, Moment, tokio_clock_is_paused};
+use crate::clock::{Clock, Moment, TokioClock, tokio_clock_is_paused};
 use crate::engine::Timer;
 use crate::error::LockError;
 use crate::held::Fate;
@@ -56,7 +56,7 @@ pub(crate) enum Pace {
     /// On the lock thread, but in the caller's runtime while that runtime's clock is paused.
     Virtual {
         engine: Arc<Watchdog>,
-        paused: Arc<Watchdog>,
+        paused: Mutex<Vec<(tokio::runtime::Id, Arc<Watchdog>)>>,
     },
 }
 
@@ -83,8 +83,30 @@ impl Shared {
     /// The watchdog for a lock taken now, and whose timer a wait runs on.
     pub(crate) fn pace(&self) -> (Arc<Watchdog>, Timer) {
         match &self.pace {
-            Pace::Virtual { paused, .. } if tokio_clock_is_paused() => (Arc::clone(paused), Timer::Caller),
+            Pace::Virtual { paused, .. } if tokio_clock_is_paused() => {
+                // Two paused clocks do not agree, so each runtime has a watchdog of its own.
+                let runtime = tokio::runtime::Handle::current().id();
+                let mut paused = paused.lock().unwrap_or_else(PoisonError::into_inner);
+                let known = paused.iter().position(|(id, _)| *id == runtime);
+                let at = known.unwrap_or_else(|| {
+                    paused.retain(|(_, watchdog)| !watchdog.is_idle());
+                    paused.push((runtime, Watchdog::new(Arc::new(TokioClock), Timer::Caller)));
+                    paused.len() - 1
+                });
+                (Arc::clone(&paused[at].1), Timer::Caller)
+            }
             Pace::Engine(watchdog) | Pace::Virtual { engine: watchdog, .. } => (Arc::clone(watchdog), Timer::Engine),
+        }
+    }
+
+    fn watchdogs(&self) -> Vec<Arc<Watchdog>> {
+        match &self.pace {
+            Pace::Engine(watchdog) => vec![Arc::clone(watchdog)],
+            Pace::Virtual { engine, paused } => {
+                let paused = paused.lock().unwrap_or_else(PoisonError::into_inner);
+                let paused = paused.iter().map(|(_, watchdog)| Arc::clone(watchdog));
+                std::iter::once(Arc::clone(engine)).chain(paused).collect()
+            }
         }
     }
 }
@@ -134,7 +156,8 @@ impl LockManager {
         LockManagerBuilder::new(url)
     }
 
-    /// Connects if need be, and checks that the store allows every command that locks need.
+    /// Connects if need be, which also checks that the store allows every command that locks need, and waits for an
+    /// answer.
     ///
     /// # Errors
     /// [`LockError::Store`] when it does not answer or does not allow one.
@@ -182,17 +205,16 @@ impl LockManager {
         if timer.timeout(shared.shutdown_grace, shared.held.wait()).await.is_some() {
             return;
         }
-        let watchdogs = match &shared.pace {
-            Pace::Engine(watchdog) => vec![watchdog],
-            Pace::Virtual { engine, paused } => vec![engine, paused],
-        };
-        let latest = watchdogs
+        let latest = shared
+            .watchdogs()
             .iter()
             .filter_map(|watchdog| watchdog.end_all(shared, Fate::Closed))
             .max();
         // Bodies end at once. A guard that somebody keeps ends with its lease, which is no longer renewed.
         let rest = latest.map_or(Duration::ZERO, |latest| latest.since(shared.clock.now()));
-        timer.timeout(rest + shared.response_timeout, shared.held.wait()).await;
+        timer
+            .timeout(rest.saturating_add(shared.response_timeout), shared.held.wait())
+            .await;
     }
 
     pub(crate) fn defaults(&self) -> Defaults {

@@ -12,9 +12,9 @@ use crate::held::Held;
 use crate::manager::Shared;
 use crate::store::{Receipt, ReleaseRequest, StoreError, Verdict};
 
-/// The pause before a release is tried again; it doubles up to [`LONGEST_RETRY`].
+/// The pause before a release is tried again; it doubles up to an eighth of the lease, at most this.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
-const LONGEST_RETRY: Duration = Duration::from_millis(500);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 /// An attempt to acquire that is under way. Dropped before its outcome is known, it has whatever it took released.
 pub(crate) struct Pending {
@@ -67,7 +67,8 @@ impl Drop for Pending {
             manager: Arc::clone(&self.manager),
             key: Arc::clone(&self.key),
             value: Arc::clone(&self.value),
-            keep: None,
+            keep_until: None,
+            lease: self.lease,
             unanswered_on: sent_on,
         }
         .start();
@@ -85,7 +86,8 @@ pub(crate) fn release_later(held: &Arc<Held>) {
         manager: Arc::clone(&held.manager),
         key: Arc::clone(&held.key),
         value: Arc::clone(&held.value),
-        keep: held.keep(),
+        keep_until: held.keep().map(|keep| held.now().after(keep)),
+        lease: held.terms.lease,
         unanswered_on: None,
     }
     .start();
@@ -96,7 +98,9 @@ struct Cleanup {
     manager: Arc<Shared>,
     key: Arc<str>,
     value: Arc<str>,
-    keep: Option<Duration>,
+    /// The end of the minimum hold.
+    keep_until: Option<Moment>,
+    lease: Duration,
     /// The connection of an acquire without an answer: it may still be on its way, and arrive after a release on
     /// another connection. `None` when it was answered.
     unanswered_on: Option<u64>,
@@ -123,7 +127,10 @@ impl Cleanup {
         ReleaseRequest {
             key: &self.key,
             value: &self.value,
-            keep: self.keep,
+            keep: self
+                .keep_until
+                .map(|until| until.since(self.manager.clock.now()))
+                .filter(|keep| !keep.is_zero()),
             unanswered_on: self.unanswered_on.filter(|_| tries.is_multiple_of(2)),
             receipt,
         }
@@ -131,6 +138,7 @@ impl Cleanup {
 
     async fn run(self) {
         let mut pause = FIRST_RETRY;
+        let longest = (self.lease / 8).clamp(FIRST_RETRY, LONGEST_RETRY);
         for tries in 0.. {
             let receipt = Receipt::default();
             match release_once(&self.manager, Timer::Engine, &self.request(tries, &receipt)).await {
@@ -145,7 +153,7 @@ impl Cleanup {
                 return;
             }
             Timer::Engine.sleep(pause).await;
-            pause = pause.saturating_mul(2).min(LONGEST_RETRY);
+            pause = pause.saturating_mul(2).min(longest);
         }
     }
 }

@@ -41,12 +41,13 @@ impl<F: Future> Future for Run<'_, F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let held = Arc::clone(self.guard.held());
-        let cancels = held.terms.on_lost == OnLost::Cancel;
+        // A call that hangs, or runs beyond a shutdown, is cancelled whatever was asked for in case of a loss.
+        let cancels = |fate| held.terms.on_lost == OnLost::Cancel || !matches!(fate, Fate::Lost(_));
         // Listen before looking, so that no loss falls between the two.
         held.runner().register(cx.waker());
         let lost_before = held.look();
         if let Some(fate) = lost_before
-            && cancels
+            && cancels(fate)
             && !held.is_shielded()
         {
             return Poll::Ready(Ended::Cancelled(held.error(fate, false)));
@@ -63,9 +64,9 @@ impl<F: Future> Future for Run<'_, F> {
         match (polled, fate) {
             (Poll::Ready(output), None) => Poll::Ready(Ended::Done(output, None)),
             // A body that has asked and was told of the loss has decided itself what to return.
-            (Poll::Ready(output), Some(_)) if !cancels && held.was_told() => Poll::Ready(Ended::Told(output)),
+            (Poll::Ready(output), Some(fate)) if !cancels(fate) && held.was_told() => Poll::Ready(Ended::Told(output)),
             (Poll::Ready(output), Some(fate)) => Poll::Ready(Ended::Done(output, Some(held.error(fate, true)))),
-            (Poll::Pending, Some(fate)) if cancels && !held.is_shielded() => {
+            (Poll::Pending, Some(fate)) if cancels(fate) && !held.is_shielded() => {
                 Poll::Ready(Ended::Cancelled(held.error(fate, false)))
             }
             (Poll::Pending, _) => Poll::Pending,

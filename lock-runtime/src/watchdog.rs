@@ -27,8 +27,11 @@ const CHECK_AFTER: Duration = Duration::from_millis(20);
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// The pause before a failed renewal is tried again; it doubles up to a tenth of the lease.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
-/// A renewal without an answer counts as failed after a sixth of the lease, and after this at the latest.
+/// A renewal without an answer counts as failed when half of the time left is over, and after this at the latest.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(2);
+/// Where less than this is left, one attempt may take all of it: an answer that is late is better than a second
+/// question.
+const NO_SECOND_ATTEMPT: Duration = Duration::from_millis(200);
 
 /// The watchdog's notes on one lock. Changed only while the schedule is locked, or by the one batch that has
 /// the lock in flight.
@@ -40,8 +43,10 @@ pub(crate) struct Plan {
     renew_at: Option<Moment>,
     /// When to check without renewing. `None`: no need.
     check_at: Option<Moment>,
-    /// Whether a batch with this lock is under way.
+    /// Whether this lock is in its store's lane, or in a batch under way.
     in_flight: bool,
+    /// The lock's place in its store's lane.
+    waiting: Option<Moment>,
     /// The pause before the next attempt, while attempts fail.
     retry: Option<Duration>,
     /// Whether the lock can be found by its key, for hints.
@@ -49,9 +54,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Whether the last attempt to reach the store failed.
-    pub(crate) fn is_failing(&self) -> bool {
-        self.retry.is_some()
+    /// Whether the lock was to be renewed by now and could not be.
+    pub(crate) fn is_failing(&self, now: Moment) -> bool {
+        let overdue = self.renew_at.is_some_and(|at| at <= now);
+        self.renew_at.is_some() && (self.retry.is_some() || (self.in_flight && overdue))
     }
 
     /// The next moment at which there is something to do.
@@ -83,7 +89,7 @@ struct Schedule {
 #[derive(Debug, Default)]
 struct Lane {
     /// By deadline.
-    waiting: BTreeMap<(Moment, u64), Due>,
+    waiting: BTreeMap<(Moment, u64), Arc<Held>>,
     /// How many batches are under way.
     running: usize,
 }
@@ -93,6 +99,8 @@ struct Lane {
 pub(crate) struct Watchdog {
     clock: Arc<dyn Clock>,
     timer: Timer,
+    /// Whether the scheduler stays when there is nothing left to do.
+    lasting: bool,
     schedule: Mutex<Schedule>,
     wake: Notify,
 }
@@ -106,9 +114,14 @@ struct Due {
 
 impl Watchdog {
     pub(crate) fn new(clock: Arc<dyn Clock>, timer: Timer) -> Arc<Self> {
+        Self::make(clock, timer, false)
+    }
+
+    fn make(clock: Arc<dyn Clock>, timer: Timer, lasting: bool) -> Arc<Self> {
         Arc::new(Self {
             clock,
             timer,
+            lasting,
             schedule: Mutex::default(),
             wake: Notify::new(),
         })
@@ -116,13 +129,13 @@ impl Watchdog {
 
     /// The process's watchdog for locks in real stores.
     pub(crate) fn global() -> Arc<Self> {
-        static GLOBAL: Lazy<Arc<Watchdog>> = Lazy::new(|| Watchdog::new(Arc::new(BootClock), Timer::Engine));
+        static GLOBAL: Lazy<Arc<Watchdog>> = Lazy::new(|| Watchdog::make(Arc::new(BootClock), Timer::Engine, true));
         Arc::clone(&GLOBAL)
     }
 
     /// The process's watchdog for locks in memory stores.
     pub(crate) fn global_tokio() -> Arc<Self> {
-        static GLOBAL: Lazy<Arc<Watchdog>> = Lazy::new(|| Watchdog::new(Arc::new(TokioClock), Timer::Engine));
+        static GLOBAL: Lazy<Arc<Watchdog>> = Lazy::new(|| Watchdog::make(Arc::new(TokioClock), Timer::Engine, true));
         Arc::clone(&GLOBAL)
     }
 
@@ -157,6 +170,11 @@ impl Watchdog {
         if let Some(due) = plan.due.take() {
             schedule.queue.remove(&(due, held.id));
         }
+        if let Some(place) = plan.waiting.take()
+            && let Some(lane) = schedule.lanes.get_mut(&store_id(&*held.manager.store))
+        {
+            lane.waiting.remove(&(place, held.id));
+        }
         if std::mem::take(&mut plan.indexed) {
             let key = (store_id(&*held.manager.store), Arc::clone(&held.key));
             if let Some(all) = schedule.index.get_mut(&key) {
@@ -166,6 +184,11 @@ impl Watchdog {
                 }
             }
         }
+    }
+
+    /// Whether it watches no lock.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.schedule().queue.is_empty()
     }
 
     /// Acts on a store's hint: the locks it may be about are checked at once.
@@ -194,7 +217,8 @@ impl Watchdog {
         self.rearm(&mut schedule);
     }
 
-    /// Ends every lock of one manager, for its shutdown: none is renewed any more. Returns the latest deadline of them.
+    /// Ends every lock of one manager, for its shutdown: none is renewed any more. Returns the latest deadline
+    /// of them.
     pub(crate) fn end_all(&self, manager: &Shared, fate: Fate) -> Option<Moment> {
         let mut ended = Vec::new();
         let mut schedule = self.schedule();
@@ -254,8 +278,9 @@ impl Watchdog {
     async fn run(self: Arc<Self>) {
         loop {
             let Some(next) = self.take_due() else {
-                if self.timer == Timer::Caller {
-                    // A task in the user's runtime must not outlive the locks it serves.
+                if !self.lasting {
+                    // A task in the user's runtime, or for one manager's own clock, must not outlive the locks
+                    // it serves.
                     return;
                 }
                 self.wake.notified().await;
@@ -283,14 +308,14 @@ impl Watchdog {
             plan.due = None;
             if now >= held.deadline() {
                 drop(plan);
-                ended.push(held);
+                ended.push((held, None));
                 continue;
             }
             let renew = !plan.in_flight && plan.renew_at.is_some_and(|at| at <= now);
             let check = !plan.in_flight && plan.check_at.is_some_and(|at| at <= now);
             if renew && held.renewals() >= held.terms.max_renewals {
                 drop(plan);
-                held.end_with(Fate::Hung);
+                ended.push((held, Some(Fate::Hung)));
                 continue;
             }
             if renew || check {
@@ -301,11 +326,8 @@ impl Watchdog {
                     schedule.index.entry(key).or_default().push(Arc::clone(&held));
                 }
                 let lane = schedule.lanes.entry(store_id(&*held.manager.store)).or_default();
-                let due = Due {
-                    held: Arc::clone(&held),
-                    extend: renew,
-                };
-                lane.waiting.insert((held.deadline(), held.id), due);
+                plan.waiting = Some(held.deadline());
+                lane.waiting.insert((held.deadline(), held.id), Arc::clone(&held));
             }
             let next = plan.next(held.deadline());
             plan.due = Some(next);
@@ -314,7 +336,7 @@ impl Watchdog {
         }
         let next = schedule.queue.first_key_value().map(|(&(due, _), _)| due);
         schedule.armed = next;
-        if next.is_none() && self.timer == Timer::Caller {
+        if next.is_none() && !self.lasting {
             schedule.running = false;
         }
         let stores: Vec<_> = schedule.lanes.keys().copied().collect();
@@ -323,9 +345,13 @@ impl Watchdog {
             .flat_map(|store| self.load(&mut schedule, store))
             .collect();
         drop(schedule);
-        for held in ended {
-            // The look tells why, and wakes the body's task.
-            held.look();
+        // Whoever is woken may let go of a lock at once, which takes the schedule.
+        for (held, fate) in ended {
+            match fate {
+                Some(fate) => held.end_with(fate),
+                // The look tells why.
+                None => drop(held.look()),
+            }
         }
         for batch in batches {
             drop(tokio::spawn(batch.run()));
@@ -336,17 +362,24 @@ impl Watchdog {
     /// Takes as many batches out of a store's lane as may be under way. To be spawned after the schedule is unlocked.
     fn load(self: &Arc<Self>, schedule: &mut Schedule, store: usize) -> Vec<Batch> {
         let mut batches = Vec::new();
+        let now = self.clock.now();
         let Some(lane) = schedule.lanes.get_mut(&store) else {
             return batches;
         };
         while lane.running < AT_ONCE {
             let mut due = Vec::new();
             while due.len() < BATCH
-                && let Some((_, next)) = lane.waiting.pop_first()
+                && let Some((_, held)) = lane.waiting.pop_first()
             {
-                // Its guard may have ended while it waited.
-                if next.held.plan().due.is_some() {
-                    due.push(next);
+                let mut plan = held.plan();
+                plan.waiting = None;
+                let watched = plan.due.is_some();
+                // A check that had to wait may have become a renewal.
+                let overdue = plan.renew_at.is_some_and(|at| at <= now);
+                drop(plan);
+                if watched {
+                    let extend = overdue && held.renewals() < held.terms.max_renewals;
+                    due.push(Due { held, extend });
                 }
             }
             if due.is_empty() {
@@ -407,15 +440,10 @@ impl Batch {
         let Some(first) = self.due.first() else { return };
         let store = Arc::clone(&first.held.manager.store);
         let requests: Vec<_> = self.due.iter().map(|due| due.held.renew_request(due.extend)).collect();
-        let budget = self
-            .due
-            .iter()
-            .map(|due| due.held.terms.lease / 6)
-            .min()
-            .unwrap_or(LONGEST_ATTEMPT);
         // The new deadlines count from here: the store cannot have set the expiry earlier.
         let sent = self.watchdog.clock.now();
-        let answer = tokio::time::timeout(budget.min(LONGEST_ATTEMPT), store.renew(&requests)).await;
+        let left = self.due.iter().map(|due| due.held.deadline().since(sent)).min();
+        let answer = tokio::time::timeout(budget(left.unwrap_or_default()), store.renew(&requests)).await;
         let due = std::mem::take(&mut self.due);
         match answer {
             Ok(Ok(verdicts)) if verdicts.len() == due.len() => {
@@ -444,6 +472,13 @@ impl Batch {
         let mut plan = held.plan();
         plan.in_flight = false;
         if plan.due.is_none() {
+            return;
+        }
+        if held.fate().is_some() {
+            // Somebody else has found out: whatever the store says, it is not renewed again.
+            if let Some(place) = plan.due.take() {
+                schedule.queue.remove(&(place, held.id));
+            }
             return;
         }
         match verdict {
@@ -495,16 +530,29 @@ impl Drop for Batch {
             self.settle(&due, sent, None);
         }
         let mut schedule = self.watchdog.schedule();
-        if let Some(lane) = schedule.lanes.get_mut(&self.store) {
-            lane.running -= 1;
-        }
+        let Some(lane) = schedule.lanes.get_mut(&self.store) else {
+            return;
+        };
+        lane.running = lane.running.saturating_sub(1);
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            // The runtime has ended; another one's scheduler may take over.
+            for held in std::mem::take(&mut lane.waiting).into_values() {
+                let mut plan = held.plan();
+                (plan.waiting, plan.in_flight) = (None, false);
+            }
+            return;
+        };
         let batches = self.watchdog.load(&mut schedule, self.store);
         drop(schedule);
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => batches.into_iter().for_each(|batch| drop(runtime.spawn(batch.run()))),
-            Err(_) => drop(batches),
+        for batch in batches {
+            drop(runtime.spawn(batch.run()));
         }
     }
+}
+
+/// How long to wait for the answer to a renewal while so much of the leases is left.
+fn budget(left: Duration) -> Duration {
+    (left / 2).max(left.min(NO_SECOND_ATTEMPT)).min(LONGEST_ATTEMPT)
 }
 
 /// Tells stores apart by where they live.
@@ -513,12 +561,10 @@ fn store_id(store: &dyn LockStore) -> usize {
 }
 
 /// A receiver for a store's hints that does not keep the watchdog or the store alive.
-pub(crate) fn hint_receiver(watchdogs: Vec<Weak<Watchdog>>, store: Weak<dyn LockStore>) -> crate::store::LossReceiver {
+pub(crate) fn hint_receiver(watchdog: Weak<Watchdog>, store: Weak<dyn LockStore>) -> crate::store::LossReceiver {
     Arc::new(move |hint| {
-        if let Some(store) = store.upgrade() {
-            for watchdog in watchdogs.iter().filter_map(Weak::upgrade) {
-                watchdog.hint(&*store, &hint);
-            }
+        if let (Some(watchdog), Some(store)) = (watchdog.upgrade(), store.upgrade()) {
+            watchdog.hint(&*store, &hint);
         }
     })
 }

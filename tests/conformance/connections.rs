@@ -298,7 +298,7 @@ async fn what_a_refusal_says_to_allow_is_enough() {
     // Renewals too.
     let renewed = manager
         .lock("k")
-        .lease(Duration::from_millis(300))
+        .lease(Duration::from_secs(3))
         .acquire()
         .await
         .unwrap();

@@ -25,6 +25,14 @@ impl Tables {
         self.slots.get_mut(key)
     }
 
+    /// Removes what has expired, once so much has come that it may be worth it.
+    fn sweep(&mut self, now: Moment) {
+        if self.slots.len() >= self.sweep_at.max(64) {
+            self.slots.retain(|_, slot| slot.expires > now);
+            self.sweep_at = self.slots.len() * 2;
+        }
+    }
+
     fn verdict(&mut self, key: &str, value: &str, now: Moment) -> Result<&mut Slot, Verdict> {
         match self.live(key, now) {
             Some(slot) if *slot.value == *value && !slot.kept => Ok(slot),
@@ -48,6 +56,7 @@ impl Tables {
             expires: now.after(request.lease),
             kept: false,
         };
+        self.sweep(now);
         self.slots.insert(request.key.into(), slot);
         Ok(Attempt::Granted { fence })
     }

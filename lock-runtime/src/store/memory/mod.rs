@@ -34,6 +34,8 @@ pub struct MemoryStore {
 #[derive(Debug, Default)]
 struct Tables {
     slots: HashMap<Box<str>, Slot>,
+    /// At how many slots to look for expired ones.
+    sweep_at: usize,
     /// The last fencing token given out, of all keys.
     last_fence: u64,
     /// Those who wait for a key, if any.

@@ -15,10 +15,8 @@ impl RedisStore {
     pub(super) async fn acquire_exclusive(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
         let live = self.commands.live().await?;
         request.receipt.sent_on(live.number);
-        if live.server.is_7
-            && !request.fence
-            && let Some(answer) = self.acquire_by_set(&live, request).await?
-        {
+        let may_hold = live.server.is_7 && !request.fence;
+        if may_hold && let Some(answer) = self.acquire_by_set(&live, request).await? {
             return Ok(answer);
         }
         let keys: &[&str] = if request.fence {
@@ -29,7 +27,11 @@ impl RedisStore {
         let answer = eval(&self.commands, &live, &ACQUIRE, keys, |command| {
             command.arg(request.value).arg(millis(request.lease));
         });
-        match answer.await? {
+        // After the cheap path has found the caller's own value, a failure does not mean that nothing was taken.
+        let answer = answer
+            .await
+            .map_err(|error| if may_hold { StoreError::unknown(error) } else { error });
+        match answer? {
             Value::Array(parts) => granted_or_busy(&parts),
             other => Err(unexpected(&other)),
         }
@@ -68,6 +70,9 @@ impl RedisStore {
     }
 
     pub(super) async fn renew_exclusive(&self, requests: &[RenewRequest]) -> Result<Vec<Verdict>, StoreError> {
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
         let live = self.renewals.live().await?;
         let keys: Vec<&str> = requests.iter().map(|request| &*request.key).collect();
         let answer = eval(&self.renewals, &live, &RENEW, &keys, |command| {

@@ -19,11 +19,23 @@ const PASSING: [&str; 11] = [
     "UNBLOCKED",
 ];
 
+/// The error's code. A server before 7.0 hides that of a command inside a script in the text:
+/// `ERR Error running script (…): @user_script:3: @user_script: 3: -OOM command not allowed …`.
+fn code(error: &RedisError) -> Option<&str> {
+    let code = error.code()?;
+    let inner = error
+        .detail()
+        .filter(|detail| code == "ERR" && detail.contains("Error running script"))
+        .and_then(|detail| detail.rsplit_once(": -"))
+        .and_then(|(_, inner)| inner.split(' ').next());
+    Some(inner.unwrap_or(code))
+}
+
 /// Sorts an error. `sent`: whether the command may have reached the server.
 pub(super) fn sort(error: RedisError, sent: bool) -> StoreError {
     match error.kind() {
         ErrorKind::Server(_) | ErrorKind::Extension => {
-            let passing = error.code().is_some_and(|code| PASSING.contains(&code))
+            let passing = code(&error).is_some_and(|code| PASSING.contains(&code))
                 || error
                     .detail()
                     .is_some_and(|detail| detail.contains("max number of clients"));
@@ -46,11 +58,8 @@ pub(super) fn sort(error: RedisError, sent: bool) -> StoreError {
 pub(super) fn ends_connection(error: &RedisError) -> bool {
     match error.kind() {
         // A server that was demoted or wants another login: the next connection may find it otherwise.
-        ErrorKind::Io
-        | ErrorKind::Parse
-        | ErrorKind::UnexpectedReturnType
-        | ErrorKind::Server(ServerErrorKind::ReadOnly) => true,
-        _ => error.is_unrecoverable_error() || error.code() == Some("NOAUTH"),
+        ErrorKind::Io | ErrorKind::Parse | ErrorKind::UnexpectedReturnType => true,
+        _ => error.is_unrecoverable_error() || matches!(code(error), Some("READONLY" | "NOAUTH")),
     }
 }
 

@@ -12,13 +12,14 @@ use tokio::sync::watch;
 use super::failure;
 use super::server::{self, Server};
 use crate::clock::{BootClock, Clock};
-use crate::engine::Engine;
+use crate::engine::{Engine, Timer};
 use crate::store::{LossHint, LossReceiver, StoreError};
 
 /// How many commands may wait to be written.
 const WRITE_QUEUE: usize = 1024;
-/// How many replaced connections are kept for the releases that must follow their acquires.
+/// How many replaced connections are kept for the releases that must follow their acquires, and for how long.
 const RETIRED: usize = 4;
+const RETIRED_FOR: Duration = Duration::from_secs(60);
 
 /// What a link is for.
 pub(super) enum Purpose {
@@ -30,7 +31,7 @@ pub(super) enum Purpose {
     /// Renewals and checks. It has the server report changes of the locks' keys.
     Renewals {
         /// Where the reports go.
-        losses: OnceLock<LossReceiver>,
+        losses: Mutex<Vec<LossReceiver>>,
     },
 }
 
@@ -44,6 +45,8 @@ pub(super) struct Live {
     /// When the oldest command was sent that was given up since the last answer, in nanoseconds of the boot
     /// clock; 0: none.
     stalled: Arc<AtomicU64>,
+    /// When the last answer came, on the same clock.
+    heard: Arc<AtomicU64>,
 }
 
 enum State {
@@ -84,8 +87,7 @@ impl Link {
     /// Where reports of changed keys are to go.
     pub(super) fn report_to(&self, receiver: LossReceiver) {
         if let Purpose::Renewals { losses } = &self.0.purpose {
-            // Only the store's first manager: each has a store of its own.
-            let _ = losses.set(receiver);
+            losses.lock().unwrap_or_else(PoisonError::into_inner).push(receiver);
         }
     }
 
@@ -146,7 +148,17 @@ impl Link {
         answer
     }
 
-    /// Stops using a connection. `retire`: it may still carry commands, so releases go on using it.
+    /// Sends one command on the connection, made if need be, and waits for its answer within the response time-out.
+    pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, StoreError> {
+        let live = self.live().await?;
+        let limit = self.0.response_timeout;
+        match Timer::Engine.timeout(limit, self.call(&live, command)).await {
+            Some(answer) => answer.map_err(|error| failure::sort(error, true)),
+            None => Err(StoreError::unknown(format!("no answer within {limit:?}"))),
+        }
+    }
+
+    /// Stops using a connection. `retire`: it may still carry commands, and releases must follow the acquires on it.
     fn end(&self, number: u64, retire: bool) {
         let mut ended = None;
         self.0.state.send_if_modified(|state| match state {
@@ -158,16 +170,40 @@ impl Link {
             }
             _ => false,
         });
+        let releases = matches!(self.0.purpose, Purpose::Commands { .. });
+        let lost = ended.is_some();
         let mut retired = self.retired();
         match ended {
-            Some(live) if retire => {
+            Some(live) if retire && releases => {
                 if retired.len() == RETIRED {
                     retired.remove(0);
                 }
                 retired.push(live);
+                drop(retired);
+                self.let_go_later(number);
             }
-            _ if !retire => retired.retain(|live| live.number != number),
-            _ => {}
+            _ => {
+                if !retire {
+                    retired.retain(|live| live.number != number);
+                }
+                drop(retired);
+            }
+        }
+        if lost {
+            // The server tracked the keys for that connection.
+            self.report(None);
+        }
+    }
+
+    fn let_go_later(&self, number: u64) {
+        let link = Arc::downgrade(&self.0);
+        if let Ok(engine) = Engine::get() {
+            drop(engine.handle().spawn(async move {
+                tokio::time::sleep(RETIRED_FOR).await;
+                if let Some(link) = link.upgrade().map(Link) {
+                    link.retired().retain(|live| live.number != number);
+                }
+            }));
         }
     }
 
@@ -235,6 +271,7 @@ impl Link {
             server,
             number,
             stalled: Arc::default(),
+            heard: Arc::default(),
         })
     }
 
@@ -247,10 +284,7 @@ impl Link {
             };
             match push.kind {
                 PushKind::Invalidate => link.report(push.data.into_iter().next()),
-                PushKind::Disconnection => {
-                    link.end(number, false);
-                    link.report(None);
-                }
+                PushKind::Disconnection => link.end(number, false),
                 _ => {}
             }
             Ok(())
@@ -262,18 +296,19 @@ impl Link {
         let Purpose::Renewals { losses } = &self.0.purpose else {
             return;
         };
-        let Some(receiver) = losses.get() else { return };
+        let receivers = losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let tell = |hint: LossHint| receivers.iter().for_each(|receiver| receiver(hint.clone()));
         match keys {
             Some(Value::Array(keys)) => {
                 for key in keys {
                     if let Value::BulkString(key) = key
                         && let Ok(key) = String::from_utf8(key)
                     {
-                        receiver(LossHint::Key(key.into()));
+                        tell(LossHint::Key(key.into()));
                     }
                 }
             }
-            _ => receiver(LossHint::All),
+            _ => tell(LossHint::All),
         }
     }
 }
@@ -317,6 +352,7 @@ impl Flight<'_> {
     fn land(mut self) {
         self.answered = true;
         self.live.stalled.store(0, Ordering::Relaxed);
+        self.live.heard.store(BootClock.now().as_nanos(), Ordering::Relaxed);
     }
 }
 
@@ -325,9 +361,11 @@ impl Drop for Flight<'_> {
         if self.answered {
             return;
         }
+        // A connection that has answered others meanwhile is slow, not silent.
+        let sent = self.sent.max(self.live.heard.load(Ordering::Relaxed));
         let stalled = &self.live.stalled;
-        let first = match stalled.compare_exchange(0, self.sent, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => self.sent,
+        let first = match stalled.compare_exchange(0, sent, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => sent,
             Err(earlier) => earlier,
         };
         let silent = Duration::from_nanos(BootClock.now().as_nanos().saturating_sub(first));

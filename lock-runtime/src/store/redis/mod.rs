@@ -63,6 +63,8 @@ pub struct RedisStore {
     renewals: Link,
     /// The key of the fencing counter.
     counter: String,
+    /// A key that a connection is tried with.
+    probe: String,
     /// For `Debug`, without the password.
     address: String,
 }
@@ -105,9 +107,10 @@ impl RedisStore {
         };
         Ok(Self {
             counter: format!("{prefix}{RESERVED}fence"),
+            probe: format!("{prefix}{RESERVED}probe"),
             commands: link(Purpose::Commands { prefix }),
             renewals: link(Purpose::Renewals {
-                losses: std::sync::OnceLock::new(),
+                losses: std::sync::Mutex::default(),
             }),
             address,
         })
@@ -168,8 +171,9 @@ impl LockStore for RedisStore {
 
     fn connect(&self) -> StoreFuture<'_, ()> {
         Box::pin(async {
-            self.commands.live().await?;
-            self.renewals.live().await?;
+            for link in [&self.commands, &self.renewals] {
+                link.ask(redis::cmd("GET").arg(&self.probe)).await?;
+            }
             Ok(())
         })
     }

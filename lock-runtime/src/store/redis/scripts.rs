@@ -5,8 +5,7 @@ use redis::Script;
 
 /// One script for servers with and without script flags.
 pub(super) struct LockScript {
-    /// For servers from 7.0. Without the first line, a replica would run the script up to its first write, and
-    /// answer 0 where it should refuse.
+    /// For servers from 7.0: by the first line, a replica refuses the script as a whole.
     flagged: Form,
     plain: Form,
 }
@@ -25,11 +24,21 @@ impl Form {
 }
 
 impl LockScript {
-    fn new(flags: &str, parts: &[&str]) -> Self {
+    /// A script that is refused on a server that is out of memory.
+    fn new(parts: &[&str]) -> Self {
         let body = parts.concat();
         Self {
-            flagged: Form::new(format!("#!lua{flags}\n{body}")),
+            flagged: Form::new(format!("#!lua\n{body}")),
             plain: Form::new(body),
+        }
+    }
+
+    /// A script that must work there: for a lock that is held already.
+    fn for_held(parts: &[&str]) -> Self {
+        let body = parts.concat();
+        Self {
+            flagged: Form::new(format!("#!lua flags=allow-oom\n{body}")),
+            plain: Form::new(format!("{WRITE_FIRST}\n{body}")),
         }
     }
 
@@ -39,15 +48,15 @@ impl LockScript {
     }
 }
 
-/// Renewals and releases must work on a server that is out of memory.
-const ALLOW_OOM: &str = " flags=allow-oom";
+/// Without flags, only a write tells that the server is a replica; what was read before it would be believed. And once
+/// a script has written, lack of memory does not stop it. Nobody has this key, so nothing happens.
+const WRITE_FIRST: &str = "redis.call('DEL', KEYS[1] .. '%lock-none')";
 const NEXT_FENCE: &str = include_str!("next_fence.lua");
 
 pub(super) static ACQUIRE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new("", &[NEXT_FENCE, include_str!("exclusive_acquire.lua")]));
-pub(super) static RENEW: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(ALLOW_OOM, &[include_str!("exclusive_renew.lua")]));
+    Lazy::new(|| LockScript::new(&[NEXT_FENCE, include_str!("exclusive_acquire.lua")]));
+pub(super) static RENEW: Lazy<LockScript> = Lazy::new(|| LockScript::for_held(&[include_str!("exclusive_renew.lua")]));
 pub(super) static RELEASE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(ALLOW_OOM, &[include_str!("exclusive_release.lua")]));
+    Lazy::new(|| LockScript::for_held(&[include_str!("exclusive_release.lua")]));
 pub(super) static FENCE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(ALLOW_OOM, &[NEXT_FENCE, include_str!("exclusive_fence.lua")]));
+    Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, include_str!("exclusive_fence.lua")]));

@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value, from_redis_value};
 
 use super::failure;
-use super::scripts::{LockScript, RELEASE, RENEW};
+use super::scripts::{ACQUIRE, RELEASE, RENEW};
 use crate::key::RESERVED;
 use crate::store::StoreError;
 
@@ -37,39 +37,34 @@ pub(super) async fn ask(connection: &mut MultiplexedConnection) -> Result<Server
     })
 }
 
-/// Runs every command that a lock needs once, on a key of the library's own: a missing permission is to be
-/// found at start-up, not when the first lock is to be released.
+/// Runs every command that taking, renewing and releasing a lock needs once, on a key of the library's own: a
+/// missing permission is to be found at start-up, not when the first lock is to be released. What fencing needs
+/// beyond that is found when a token is taken, which is before the lock.
 pub(super) async fn check_permissions(
     connection: &mut MultiplexedConnection,
     server: Server,
     prefix: &str,
 ) -> Result<(), StoreError> {
     let key = format!("{prefix}{RESERVED}probe");
-    let set = redis::cmd("SET").arg(&key).arg("probe").arg("PX").arg(1000).to_owned();
-    let renew = by_source(&RENEW, server, &key, 1000);
-    let release = by_source(&RELEASE, server, &key, 0);
-    let again = by_hash(&RELEASE, server, &key, 0);
-    for command in [set, renew, release, again] {
+    let run = |name, script: &str, value: &str, millis: u32| {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(1).arg(&key).arg(value).arg(millis);
         command
-            .query_async::<Value>(connection)
-            .await
-            .map_err(|error| refused(error, prefix))?;
+    };
+    let [acquire, renew, release] = [&ACQUIRE, &RENEW, &RELEASE].map(|script| script.form(server.is_7));
+    let mut set = redis::cmd("SET");
+    set.arg(&key).arg("probe").arg("PX").arg(1000);
+    for command in [
+        set,
+        run("EVAL", &acquire.source, "somebody else", 1000),
+        run("EVAL", &renew.source, "probe", 1000),
+        run("EVAL", &release.source, "probe", 0),
+        run("EVALSHA", &release.hash, "probe", 0),
+    ] {
+        let answer = command.query_async::<Value>(connection).await;
+        answer.map_err(|error| refused(error, prefix))?;
     }
     Ok(())
-}
-
-fn by_source(script: &LockScript, server: Server, key: &str, millis: u32) -> redis::Cmd {
-    run("EVAL", &script.form(server.is_7).source, key, millis)
-}
-
-fn by_hash(script: &LockScript, server: Server, key: &str, millis: u32) -> redis::Cmd {
-    run("EVALSHA", &script.form(server.is_7).hash, key, millis)
-}
-
-fn run(name: &str, script: &str, key: &str, millis: u32) -> redis::Cmd {
-    let mut command = redis::cmd(name);
-    command.arg(script).arg(1).arg(key).arg("probe").arg(millis);
-    command
 }
 
 fn refused(error: RedisError, prefix: &str) -> StoreError {
