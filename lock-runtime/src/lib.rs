@@ -1,6 +1,23 @@
 //! Distributed locks for async Rust: one attribute, a watchdog that renews, and a body that is cancelled when
 //! its lock is lost.
 //!
+//! ```
+//! use lock_runtime::{LockError, distributed_lock};
+//!
+//! #[distributed_lock(key = "inventory:<item_id>", lease = 15, wait = 5)]
+//! async fn reduce_stock(item_id: u64, quantity: u32) -> Result<u32, LockError> {
+//!     Ok(quantity) // at most one caller per item runs this, in all processes
+//! }
+//!
+//! # async fn example() -> Result<(), LockError> {
+//! lock_runtime::init("memory://").await?; // in a service: redis://, rediss:// or unix://
+//! reduce_stock(7, 1).await?;
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+//! ```
+//!
+//! - [`distributed_lock`](macro@distributed_lock) is the attribute; its page has the arguments and the key language.
 //! - [`LockManager`] takes locks in a store: Redis or Valkey, or this process's memory for examples and tests.
 //!   [`init`] makes the global one, at start-up.
 //! - [`LockManager::lock`] takes a lock by hand, as a guard or around a future.
