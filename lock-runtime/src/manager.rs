@@ -190,7 +190,8 @@ impl LockManager {
     /// Ends this manager: from now on every call gets [`LockError::Closed`]. Waits until the bodies under way
     /// have ended, cancels those that are still running after the [grace
     /// period](LockManagerBuilder::shutdown_grace), and returns when every lock has been released or its lease
-    /// has run out.
+    /// has run out. A store that cannot be reached is waited for during the grace period and one response
+    /// time-out; what it then still holds goes with its lease.
     ///
     /// To be called before the process ends: a lock whose release has not been sent then blocks others until
     /// its lease ends.

@@ -165,7 +165,7 @@ async fn shutdown_does_not_wait_for_a_lease_that_was_taken_back() {
 async fn a_waiting_call_that_is_dropped_asks_no_more() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let manager = warm(builder(&proxy)).await;
+    let manager = warm(builder(&proxy).response_timeout(PATIENCE)).await;
     server.cmd(&["SET", "the-key", "another holder"]);
     let waiting = tokio::spawn({
         let manager = manager.clone();

@@ -296,12 +296,7 @@ async fn what_a_refusal_says_to_allow_is_enough() {
     let manager = LockManager::connect(&url).await.unwrap();
     a_lock_works(&manager).await;
     // Renewals too.
-    let renewed = manager
-        .lock("k")
-        .lease(Duration::from_secs(3))
-        .acquire()
-        .await
-        .unwrap();
+    let renewed = manager.lock("k").lease(Duration::from_secs(3)).acquire().await.unwrap();
     lock_tests::eventually("a renewal", || async { renewed.renewals() > 0 }).await;
     renewed.release().await.unwrap();
 }
