@@ -82,3 +82,60 @@ async fn a_waiter_gets_the_lock_at_the_moment_of_the_release() {
         granted - released
     );
 }
+
+/// Nothing of one test may depend on how another one moves its clock.
+#[test]
+fn paused_clocks_of_two_runtimes_that_share_a_manager_do_not_touch_each_other() {
+    let paused = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    };
+    let locks = LockManager::builder("memory://").build().unwrap();
+    let lease = Duration::from_secs(10);
+    let (began, first) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let theirs = locks.clone();
+    let blocked = std::thread::spawn(move || {
+        paused().block_on(async {
+            let guard = theirs.lock("first").lease(lease).acquire().await.unwrap();
+            // Its watchdog has begun to run there.
+            tokio::task::yield_now().await;
+            began.send(()).unwrap();
+            // The runtime stands still meanwhile; no time passes there.
+            let _ = ended.recv();
+            assert!(guard.is_held(), "another runtime's time ended the lock");
+            guard.release().await.unwrap();
+        });
+    });
+    first.recv().unwrap();
+    let second = paused().block_on(async {
+        let minute = tokio::time::sleep(Duration::from_secs(60));
+        locks.lock("second").lease(lease).run(minute).await
+    });
+    drop(end);
+    blocked.join().unwrap();
+    second.expect("the lock was renewed on its own clock");
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_kept_for_a_minimum_hold_do_not_pile_up() {
+    let store = Arc::new(MemoryStore::new());
+    let locks = LockManager::builder("memory://")
+        .store(Arc::clone(&store) as _)
+        .build()
+        .unwrap();
+    let count = || format!("{store:?}").matches("expires").count();
+    for number in 0..1000 {
+        let request = locks.lock(format!("job:{number}")).at_least(Duration::from_secs(1));
+        request.acquire().await.unwrap().release().await.unwrap();
+        if number == 0 {
+            assert_eq!(count(), 1, "kept, and seen: {store:?}");
+        }
+        tokio::time::advance(Duration::from_millis(100)).await;
+    }
+    // Ten are kept at any time.
+    assert!(count() <= 200, "{} keys are still there", count());
+}

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use lock_runtime::store::redis::RedisStore;
@@ -635,4 +636,28 @@ async fn a_nested_call_with_the_same_key_fails_at_once() {
         started.elapsed()
     );
     assert_eq!(inner("outer").await.unwrap(), "outer");
+}
+
+// Row 17.
+#[tokio::test]
+async fn a_call_handed_out_of_its_outer_lock_may_take_that_lock_when_it_has_ended() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let blocker = locks.lock("inner").lease(LONG).acquire().await.unwrap();
+    let handed_out = locks.lock("outer").lease(LONG).run(async {
+        let outer = || locks.lock("outer").lease(LONG).wait(PATIENCE).acquire();
+        let inner = locks.lock("inner").lease(LONG).wait(PATIENCE);
+        let mut call = Box::pin(inner.run(async move { outer().await.map(drop) }));
+        // It has begun inside, and waits.
+        assert!(
+            std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx)))
+                .await
+                .is_pending()
+        );
+        [call]
+    });
+    let [call] = handed_out.await.unwrap();
+    blocker.release().await.unwrap();
+    call.await.unwrap().expect("the outer lock is free");
+    gone(&server, "outer").await;
 }

@@ -403,3 +403,32 @@ async fn a_lock_of_ours_without_expiry_is_repaired_by_its_renewal() {
     assert!(server.time_left(&stored("persisted")).is_some());
     guard.release().await.unwrap();
 }
+
+// Row 22, for time-outs.
+#[tokio::test]
+async fn no_time_out_overflows() {
+    let server = Server::start();
+    for url in [server.url(), "memory://".to_owned()] {
+        let locks = LockManager::builder(&url)
+            .connect_timeout(Duration::MAX)
+            .response_timeout(Duration::MAX)
+            .shutdown_grace(Duration::from_millis(1))
+            .build()
+            .unwrap();
+        locks.check().await.unwrap();
+        let guard = locks
+            .lock("time-outs")
+            .lease(LONG)
+            .wait(Duration::MAX)
+            .acquire()
+            .await
+            .unwrap();
+        guard.verify().await.unwrap();
+        // It waits for the guard, for as long as the lease and the longest answer last.
+        let down = tokio::spawn(async move { locks.shutdown().await });
+        lock_tests::eventually("the lock to end with its manager", || async { !guard.is_held() }).await;
+        drop(guard);
+        down.await.expect("no panic");
+    }
+    gone(&server, "time-outs").await;
+}

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager, LostReason, OnLost, current};
 use lock_tests::proxy::Close;
-use lock_tests::{Child, Flow, PATIENCE, Proxy, Server, Stamp, eventually, lock_child};
+use lock_tests::{Action, Child, Flow, PATIENCE, Proxy, Server, Stamp, eventually, lock_child};
 
-use crate::stage::{LONG, SHORT, cancelled, connected, lost, share, stored, ticking};
+use crate::stage::{LONG, SHORT, cancelled, connected, gone, lost, renews, share, stored, ticking};
 
 /// Holds a lock, lets `cause` happen, and returns the reason that the body was cancelled for, and how it went.
 async fn lose(locks: &LockManager, key: &str, lease: Duration, cause: impl AsyncFnOnce()) -> Lost {
@@ -418,4 +418,96 @@ async fn crowd_and_queue(
     let over = first.line("over").await;
     second.line("over").await;
     (polls, over.words()[0].parse().unwrap())
+}
+
+// --- What ended, and for whom ----------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn a_loss_is_noticed_early_after_the_renewals_got_another_connection() {
+    let _share = share().await;
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let long = locks.lock("long").lease(LONG).acquire().await.unwrap();
+    let checked = proxy
+        .wait_for("the check that has the server watch the key", |command| {
+            command.is_script() && command.mentions(&stored("long")) && command.reply.is_some()
+        })
+        .await;
+    let lease = SHORT * 2;
+    let short = locks.lock("short").lease(lease).acquire().await.unwrap();
+    // The client itself gives the connection up.
+    let demoted = proxy.on_next(
+        renews("short", lease),
+        Action::error("READONLY You can't write against a read only replica."),
+    );
+    demoted.done().await;
+    let renewed = |command: &lock_tests::Command| {
+        renews("short", lease)(command) && command.connection > checked.connection && command.reply.is_some()
+    };
+    proxy.wait_for("the renewal on another connection", renewed).await;
+    assert!(short.is_held() && long.is_held());
+    server.cmd(&["DEL", &stored("long")]);
+    let lost = tokio::time::timeout(PATIENCE, long.lost()).await;
+    let lost = lost.expect("long before its next renewal");
+    assert!(
+        matches!(
+            lost,
+            LockError::Lost {
+                reason: LostReason::Deleted,
+                ..
+            }
+        ),
+        "{lost:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_shielded_step_of_a_nested_lock_is_not_cut_by_the_loss_of_the_outer_lock() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let (committed, went_on) = (AtomicU64::new(0), AtomicU64::new(0));
+    let call = locks.lock("outer").lease(LONG).run(async {
+        let outer = current().unwrap();
+        let nested = locks.lock("inner").lease(LONG).run(async {
+            let step = async {
+                server.cmd(&["DEL", &stored("outer")]);
+                let _ = outer.lost().await;
+                tokio::task::yield_now().await;
+                committed.store(1, Ordering::SeqCst);
+            };
+            current().unwrap().shielded(step).await.unwrap();
+            tokio::task::yield_now().await;
+            went_on.store(1, Ordering::SeqCst);
+        });
+        nested.await.unwrap();
+    });
+    assert_eq!(
+        lost(tokio::time::timeout(PATIENCE, call).await.unwrap()),
+        cancelled(LostReason::Deleted)
+    );
+    assert_eq!((committed.into_inner(), went_on.into_inner()), (1, 0));
+    gone(&server, "inner").await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_that_ends_is_expired_whatever_its_server_does() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let request = locks.lock("fixed").lease(Duration::from_millis(900)).renew(false);
+    let guard = request.acquire().await.unwrap();
+    server.pause();
+    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
+    server.resume();
+    assert!(
+        matches!(
+            lost,
+            LockError::Lost {
+                reason: LostReason::Expired,
+                ..
+            }
+        ),
+        "{lost:?}"
+    );
+    assert_eq!(locks.stats().lost_unreachable, 0);
 }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_runtime::{LockError, LockManager};
+use lock_runtime::{Backoff, LockError, LockManager};
 use lock_tests::proxy::Close;
 use lock_tests::{Action, PATIENCE, Proxy, Server, eventually};
 
@@ -184,4 +184,43 @@ async fn a_grant_that_took_longer_than_the_lease_is_given_back() {
     assert!(guard.is_held(), "a lock is never granted after its end");
     guard.release().await.unwrap();
     gone(&server, "slow").await;
+}
+
+#[tokio::test]
+async fn a_busy_call_sends_no_last_attempt_that_it_cannot_wait_for() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    // After the first attempt nothing but the end of `wait` ends the pause.
+    let day = Duration::from_secs(86_400);
+    let locks = LockManager::builder(&proxy.url())
+        .backoff(Backoff::new(day, day))
+        .build()
+        .unwrap();
+    locks.check().await.unwrap();
+    server.cmd(&["SET", &stored("busy"), "another"]);
+    for fencing in [false, true] {
+        let mark = proxy.mark();
+        for _ in 0..3 {
+            let request = locks.lock("busy").lease(LONG).wait(Duration::from_millis(200));
+            let request = if fencing { request.fencing() } else { request };
+            let busy = request.acquire().await;
+            assert!(busy.as_ref().is_err_and(LockError::is_busy), "{busy:?}");
+        }
+        // What they had sent, or were still to send in the background, comes before this.
+        locks
+            .lock("other")
+            .lease(LONG)
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        let sent: Vec<_> = proxy.commands()[mark..]
+            .iter()
+            .filter(|command| command.mentions(&stored("busy")))
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(sent.len(), 3, "one attempt each: {sent:#?}");
+    }
 }

@@ -1,14 +1,17 @@
 //! A lock is given back on every path out of its body. Every lease here is two minutes long: a key that goes was released.
 
+use std::future::poll_fn;
 use std::panic::resume_unwind;
-use std::time::Duration;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use lock_runtime::{LockError, LockGuard, LockManager};
 use lock_tests::patience::eventually_blocking;
-use lock_tests::{PATIENCE, Server, lock_child};
+use lock_tests::{Action, PATIENCE, Proxy, Server, eventually, lock_child};
 use tokio::sync::oneshot;
 
-use crate::stage::{LONG, connected, gone, manager, stored};
+use crate::stage::{LONG, acquires, connected, gone, manager, stored};
 
 #[tokio::test]
 async fn a_body_that_ends_has_released_its_lock_when_the_call_returns() {
@@ -232,4 +235,96 @@ async fn a_process_that_ends_after_shutdown_leaves_no_lock() {
     child.line("down").await;
     assert!(child.exit().await.success());
     assert!(!server.exists(&stored("exits")), "the lock outlived its process");
+}
+
+#[tokio::test]
+async fn shutdown_waits_for_an_acquire_under_way_which_takes_no_lock() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = LockManager::builder(&proxy.url())
+        .response_timeout(PATIENCE)
+        .shutdown_grace(PATIENCE)
+        .build()
+        .unwrap();
+    locks.check().await.unwrap();
+    let granted = proxy.on_next(acquires("under way", LONG), Action::HoldReply);
+    let acquire = tokio::spawn(locks.lock("under way").lease(LONG).wait(PATIENCE).acquire());
+    granted.done().await;
+    proxy
+        .wait_for("the grant", |command| {
+            command.mentions(&stored("under way")) && command.reply.is_some()
+        })
+        .await;
+    assert!(server.exists(&stored("under way")));
+    let mut down = pin!(locks.shutdown());
+    let polled = poll_fn(|cx| Poll::Ready(down.as_mut().poll(cx))).await;
+    assert!(polled.is_pending(), "it does not wait for the acquire");
+    let late = locks.lock("late").acquire().await;
+    assert!(matches!(late, Err(LockError::Closed { .. })), "{late:?}");
+    proxy.release();
+    down.await;
+    assert_eq!(server.keys(), [""; 0]);
+    let ended = acquire.await.unwrap();
+    assert!(matches!(ended, Err(LockError::Closed { .. })), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_release_that_was_refused_for_a_while_is_finished_in_the_background() {
+    let server = Server::start();
+    let may = |rule: &str| {
+        server.cmd(&["ACL", "SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", rule]);
+    };
+    may("+evalsha");
+    let locks = connected(&format!("redis://limited:secret@{}", server.addr())).await;
+    let awaited = locks.lock("awaited").lease(LONG).acquire().await.unwrap();
+    let dropped = locks.lock("dropped").lease(LONG).acquire().await.unwrap();
+    may("-evalsha");
+    let refused = awaited.release().await;
+    assert!(matches!(refused, Err(LockError::Store { .. })), "{refused:?}");
+    drop(dropped);
+    assert!(server.exists(&stored("awaited")) && server.exists(&stored("dropped")));
+    may("+evalsha");
+    gone(&server, "awaited").await;
+    gone(&server, "dropped").await;
+}
+
+#[tokio::test]
+async fn a_minimum_hold_does_not_begin_anew_with_each_try_of_its_release() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let at_least = Duration::from_secs(20);
+    let asked = Instant::now();
+    let request = locks.lock("kept").lease(LONG).at_least(at_least);
+    let guard = request.acquire().await.unwrap();
+    let granted = Instant::now();
+    let acquire = proxy
+        .wait_for("the acquire", |command| command.mentions(&stored("kept")))
+        .await;
+    let refusal = Action::error("NOREPLICAS Not enough good replicas to write.");
+    let refused = proxy.on_each(
+        move |command| command.connection == acquire.connection && command.is_script(),
+        refusal,
+    );
+    drop(guard);
+    // By then it has been tried for half a second at least.
+    refused.done_times(6).await;
+    proxy.heal();
+    let mut ends = asked;
+    eventually("the release to be carried out", || {
+        let left = server.time_left(&stored("kept")).expect("the key is kept");
+        ends = Instant::now() + left;
+        async move { left <= at_least }
+    })
+    .await;
+    assert!(
+        ends + Duration::from_millis(50) >= asked + at_least,
+        "it ended {:?} after the lock was asked for",
+        ends - asked
+    );
+    assert!(
+        ends <= granted + at_least + Duration::from_millis(400),
+        "it ended {:?} after the grant",
+        ends - granted
+    );
 }

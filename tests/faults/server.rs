@@ -1,4 +1,4 @@
-//! Faults of the server (rows 40, 48, 54, 57 to 59 and 61).
+//! Faults of the server (rows 40, 48, 52 to 54, 57 to 59 and 61).
 
 use std::time::Duration;
 
@@ -406,4 +406,113 @@ async fn a_cut_connection_costs_no_lock() {
         }
     });
     call.await.expect("the lock was held throughout");
+}
+
+/// What a server answers while it cannot write, what makes it do so, and what ends that.
+type BadMoment = (&'static str, &'static [&'static str], &'static [&'static str]);
+const BAD_MOMENTS: [BadMoment; 2] = [
+    (
+        "OOM",
+        &["CONFIG", "SET", "maxmemory", "1"],
+        &["CONFIG", "SET", "maxmemory", "0"],
+    ),
+    // There is no such primary.
+    (
+        "READONLY",
+        &["REPLICAOF", "127.0.0.1", "1"],
+        &["REPLICAOF", "NO", "ONE"],
+    ),
+];
+
+// Rows 52 and 54: an older server hides such an error of a script's command in the text of another one.
+#[tokio::test]
+async fn a_lock_is_waited_for_while_the_server_cannot_write() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    for fencing in [false, true] {
+        for (code, begin, end) in BAD_MOMENTS {
+            let request = |wait| {
+                let request = locks.lock("new").lease(LONG).wait(wait);
+                if fencing { request.fencing() } else { request }
+            };
+            server.cmd(begin);
+            let error = request(Duration::from_millis(200)).acquire().await.unwrap_err();
+            let LockError::Store { source, .. } = &error else {
+                panic!("{code}: {error:?}")
+            };
+            assert!(!source.is_permanent(), "{code}: {error:?}");
+
+            let mark = proxy.mark();
+            let waiting = tokio::spawn(request(PATIENCE).acquire());
+            let refused = |command: &lock_tests::Command| {
+                command.mentions(&stored("new")) && command.reply_text().is_some_and(|text| text.contains(code))
+            };
+            proxy.wait_after(mark, "a refused attempt", refused).await;
+            server.cmd(end);
+            let guard = waiting.await.unwrap();
+            let guard = guard.unwrap_or_else(|error| panic!("{code}: {error:?}"));
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+// Rows 52 and 54, for what is held.
+#[tokio::test]
+async fn a_lock_is_given_back_as_soon_as_the_server_can_write_again() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    for (code, begin, end) in BAD_MOMENTS {
+        let take = async |key: &str| locks.lock(key).lease(LONG).acquire().await.unwrap();
+        let (awaited, dropped) = (take("awaited").await, take("dropped").await);
+        server.cmd(begin);
+        match awaited.release().await {
+            // That makes room.
+            Ok(()) => assert_eq!(code, "OOM"),
+            Err(LockError::Store { source, .. }) if code != "OOM" => {
+                assert!(!source.is_permanent(), "{code}: {source:?}");
+            }
+            Err(error) => panic!("{code}: {error:?}"),
+        }
+        drop(dropped);
+        server.cmd(end);
+        gone(&server, "awaited").await;
+        gone(&server, "dropped").await;
+    }
+}
+
+// Rows 52 and 53: what a former primary no longer has may well be held on the new one.
+#[tokio::test]
+async fn a_demoted_server_without_the_key_does_not_tell_that_the_lock_is_gone() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let (verified, released) = (
+        locks.lock("verified").lease(LONG).acquire().await.unwrap(),
+        locks.lock("released").lease(LONG).acquire().await.unwrap(),
+    );
+    // At once, so that nothing is asked in between.
+    server.cmd(&["MULTI"]);
+    server.cmd(&["DEL", &stored("verified"), &stored("released")]);
+    server.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
+    server.cmd(&["EXEC"]);
+    let said = refused(verified.verify().await);
+    assert!(said.contains("READONLY") || said.contains("read only"), "{said}");
+    let said = refused(released.release().await);
+    assert!(said.contains("READONLY") || said.contains("read only"), "{said}");
+    assert!(verified.is_held());
+    assert_eq!(locks.stats().lost_deleted, 0);
+}
+
+#[tokio::test]
+async fn a_check_of_a_server_that_stands_still_fails() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    server.pause();
+    let check = tokio::time::timeout(PATIENCE, locks.check()).await;
+    server.resume();
+    refused(check.expect("within the response time-out"));
+    eventually("the server to be found well again", || async {
+        locks.check().await.is_ok()
+    })
+    .await;
 }

@@ -1,9 +1,15 @@
 //! The watchdog keeps locks alive: in time, in bulk, for as long as their guards live, and no longer than they may.
 
-use std::sync::OnceLock;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use lock_runtime::{LockError, LockManager, current};
+use lock_runtime::store::memory::MemoryStore;
+use lock_runtime::store::{
+    AcquireRequest, Attempt, Fence, LockStore, ReleaseRequest, RenewRequest, StoreFuture, Verdict,
+};
+use lock_runtime::{LockError, LockManager, LostReason, OnLost, current};
 use lock_tests::patience::eventually_blocking;
 use lock_tests::{PATIENCE, Proxy, Server, eventually, lock_child};
 
@@ -252,4 +258,124 @@ async fn a_watchdog_of_one_store_does_not_wait_for_another() {
     silent.resume();
     assert!(held.renewals() <= 1);
     other.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hung_call_and_one_that_outlives_a_shutdown_are_cancelled_also_where_a_loss_is_only_told() {
+    let locks = LockManager::builder("memory://")
+        .shutdown_grace(Duration::from_secs(1))
+        .build()
+        .unwrap();
+    let body = std::future::pending::<()>;
+    let hung = locks.lock("hung").on_lost(OnLost::Signal).max_renewals(1).run(body());
+    let hung = tokio::time::timeout(LONG * 10, hung).await.expect("it is cancelled");
+    assert!(matches!(hung, Err(LockError::Hung { renewals: 1, .. })), "{hung:?}");
+
+    let stubborn = tokio::spawn(locks.lock("stubborn").on_lost(OnLost::Signal).run(body()));
+    eventually("the body to run", || async { locks.stats().acquired == 2 }).await;
+    locks.shutdown().await;
+    let closed = tokio::time::timeout(LONG * 10, stubborn)
+        .await
+        .expect("it is cancelled");
+    assert!(matches!(closed.unwrap(), Err(LockError::Closed { .. })));
+}
+
+/// An executor that polls a future right where it is woken.
+struct Inline(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+impl Wake for Inline {
+    fn wake(self: Arc<Self>) {
+        // When it wakes itself, there is nothing to do.
+        let future = self.0.try_lock().ok().and_then(|mut future| future.take());
+        if let Some(mut future) = future {
+            let waker = Waker::from(Arc::clone(&self));
+            if future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+                *self.0.lock().unwrap() = Some(future);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_waker_that_acts_at_once_does_not_stop_the_lock_thread() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let locks = LockManager::builder("memory://").build().unwrap();
+    let lease = Duration::from_millis(300);
+    // Ended by the watchdog in each of its ways; the woken call then drops its guard on the lock thread.
+    for request in [
+        locks.lock("hung").lease(lease).max_renewals(0),
+        locks.lock("expired").lease(lease).renew(false),
+    ] {
+        let (ended, end) = std::sync::mpsc::channel();
+        let call = async move {
+            let outcome = request.run(std::future::pending::<()>()).await;
+            ended.send(outcome.unwrap_err().kind()).unwrap();
+        };
+        Arc::new(Inline(Mutex::new(Some(Box::pin(call))))).wake();
+        end.recv_timeout(PATIENCE).expect("the call is woken and ends");
+    }
+    runtime.block_on(async {
+        let other = locks.lock("other").lease(lease).acquire().await.unwrap();
+        eventually("the lock thread to renew another lock", || async {
+            other.renewals() >= 1
+        })
+        .await;
+    });
+}
+
+/// A store that answers no renewal.
+#[derive(Debug, Default)]
+struct SilentRenewals(MemoryStore);
+
+impl LockStore for SilentRenewals {
+    fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+        self.0.acquire(request)
+    }
+
+    fn renew<'a>(&'a self, _: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict> {
+        self.0.release(request)
+    }
+
+    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+        self.0.fence(key, value)
+    }
+
+    fn release_is_immediate(&self) -> bool {
+        true
+    }
+}
+
+/// There are more locks than are renewed at once: some end while they wait for their turn.
+#[tokio::test(start_paused = true)]
+async fn every_lock_of_a_silent_store_is_lost_as_unreachable() {
+    let locks = LockManager::builder("memory://")
+        .store(Arc::new(SilentRenewals::default()))
+        .build()
+        .unwrap();
+    let mut guards = Vec::new();
+    for number in 0..3000 {
+        let request = locks.lock(format!("silent:{number}")).lease(Duration::from_secs(6));
+        guards.push(request.acquire().await.unwrap());
+    }
+    for guard in &guards {
+        let lost = guard.lost().await;
+        assert!(
+            matches!(
+                lost,
+                LockError::Lost {
+                    reason: LostReason::Unreachable,
+                    ..
+                }
+            ),
+            "{lost:?}"
+        );
+    }
+    assert_eq!(locks.stats().lost_unreachable, 3000);
 }
