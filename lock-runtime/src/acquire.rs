@@ -156,7 +156,7 @@ impl Acquisition {
                 () = self.timer.sleep(pause) => {}
             }
             // An attempt that cannot be waited for would only keep others out for a moment.
-            if self.left(self.manager.clock.now()).is_zero() && !self.manager.closed.is_cancelled() {
+            if self.left(self.manager.clock.now()).is_zero() {
                 break Err(self.give_up(&mut seen));
             }
         };

@@ -70,6 +70,8 @@ impl Timer {
         // `Engine::get`).
         let _context = match self {
             Self::Engine => ENGINE.get().map(|engine| engine.handle.enter()),
+            // A lock taken under a paused clock may be given back outside of any runtime.
+            Self::Caller if Handle::try_current().is_err() => ENGINE.get().map(|engine| engine.handle.enter()),
             Self::Caller => None,
         };
         tokio::time::sleep(span)

@@ -46,7 +46,7 @@ impl Guard {
             return Err(held.error(fate, true));
         }
         let receipt = Receipt::default();
-        let (_, timer) = held.manager.pace();
+        let timer = held.watchdog.timer();
         let reason = match release_once(&held.manager, timer, &held.release_request(&receipt)).await {
             Ok(Verdict::Owned) => {
                 self.done = true;

@@ -127,6 +127,11 @@ impl Watchdog {
         })
     }
 
+    /// Whose timer a wait for one of its locks runs on.
+    pub(crate) fn timer(&self) -> Timer {
+        self.timer
+    }
+
     /// The process's watchdog for locks in real stores.
     pub(crate) fn global() -> Arc<Self> {
         static GLOBAL: Lazy<Arc<Watchdog>> = Lazy::new(|| Watchdog::make(Arc::new(BootClock), Timer::Engine, true));

@@ -170,32 +170,25 @@ impl Link {
             }
             _ => false,
         });
-        let releases = matches!(self.0.purpose, Purpose::Commands { .. });
-        let lost = ended.is_some();
-        let mut retired = self.retired();
-        match ended {
-            Some(live) if retire && releases => {
-                if retired.len() == RETIRED {
-                    retired.remove(0);
-                }
-                retired.push(live);
-                drop(retired);
-                self.let_go_later(number);
-            }
-            _ => {
-                if !retire {
-                    retired.retain(|live| live.number != number);
-                }
-                drop(retired);
-            }
+        if !retire {
+            self.retired().retain(|live| live.number != number);
         }
-        if lost {
-            // The server tracked the keys for that connection.
-            self.report(None);
+        let Some(live) = ended else { return };
+        // The server tracked the keys for that connection.
+        self.report(None);
+        if retire && matches!(self.0.purpose, Purpose::Commands { .. }) {
+            self.keep_for_releases(live);
         }
     }
 
-    fn let_go_later(&self, number: u64) {
+    fn keep_for_releases(&self, live: Live) {
+        let number = live.number;
+        let mut retired = self.retired();
+        if retired.len() == RETIRED {
+            retired.remove(0);
+        }
+        retired.push(live);
+        drop(retired);
         let link = Arc::downgrade(&self.0);
         if let Ok(engine) = Engine::get() {
             drop(engine.handle().spawn(async move {
