@@ -10,7 +10,7 @@ use crate::errors::Errors;
 use crate::suggest;
 
 /// The arguments of this version, and how each is written.
-const ARGUMENTS: [(&str, &str); 11] = [
+const ARGUMENTS: [(&str, &str); 13] = [
     ("key", "key = \"inventory:<item_id>\""),
     ("lease", "lease = 30"),
     ("wait", "wait = 10"),
@@ -20,15 +20,17 @@ const ARGUMENTS: [(&str, &str); 11] = [
     ("on_lost", "on_lost = signal"),
     ("at_least", "at_least = 60"),
     ("fencing", "fencing"),
+    ("fair", "fair"),
+    ("release", "release = \"pipelined\""),
     ("manager", "manager = self.locks"),
     ("crate", "crate = lock_runtime"),
 ];
 
 /// Arguments that later versions have. Moving a line up to [`ARGUMENTS`] opens it.
-const LATER: [&str; 6] = ["mode", "fair", "reentrant", "owner", "keys", "lock_delay"];
+const LATER: [&str; 5] = ["mode", "reentrant", "owner", "keys", "lock_delay"];
 
 /// What the arguments are called elsewhere, folded.
-const ELSEWHERE: [(&str, &[&str]); 10] = [
+const ELSEWHERE: [(&str, &[&str]); 12] = [
     (
         "key",
         &[
@@ -91,6 +93,29 @@ const ELSEWHERE: [(&str, &[&str]); 10] = [
     ("on_lost", &["lost", "onlocklost", "onloss"]),
     ("at_least", &["lockatleastfor", "minhold", "minimumhold", "hold"]),
     ("fencing", &["fence", "fenced", "fencingtoken", "token"]),
+    (
+        "fair",
+        &[
+            "fairness",
+            "isfair",
+            "fairlock",
+            "fairqueue",
+            "fifo",
+            "ordered",
+            "queued",
+        ],
+    ),
+    (
+        "release",
+        &[
+            "pipeline",
+            "pipelined",
+            "pipelining",
+            "onrelease",
+            "releasemode",
+            "unlock",
+        ],
+    ),
     (
         "manager",
         &[
@@ -278,7 +303,9 @@ fn unknown(word: &str, value: Option<&Expr>) -> String {
         // The value is repeated where it can be: `ttl = 15` becomes `lease = 15`.
         let value = value
             .map(|value| value.to_token_stream().to_string())
-            .filter(|value| value.len() <= 40);
+            .filter(|value| value.len() <= 40)
+            // Whoever writes `pipelined = true` means its word, not its value.
+            .filter(|value| *name != "release" || value.starts_with('"'));
         let written = value.map_or_else(|| usage(name).to_owned(), |value| format!("{name} = {value}"));
         return format!("unknown argument `{word}`: it is called `{name}` here, write `{written}`");
     }
@@ -332,6 +359,12 @@ mod tests {
             ("timeUnit = SECONDS", "say the unit in the value"),
             ("lockAtLeastFor = 15", "write `at_least = 15`"),
             ("client = redis", "write `manager = redis`"),
+            ("fenced = false", "write `fencing = false`"),
+            ("fifo", "write `fair`"),
+            ("fairLock = true", "write `fair = true`"),
+            ("pipelined", "write `release = \"pipelined\"`"),
+            ("pipelined = true", "write `release = \"pipelined\"`"),
+            ("on_release = \"confirmed\"", "write `release = \"confirmed\"`"),
         ] {
             let errors = errors(word);
             assert_eq!(errors.len(), 1, "{word}");
@@ -344,7 +377,7 @@ mod tests {
         for word in LATER {
             assert!(errors(word)[0].contains("is not available in this version"));
         }
-        assert_eq!(errors("mode = semaphore(3), fair, keys = [\"a\", \"b\"]").len(), 3);
+        assert_eq!(errors("mode = semaphore(3), reentrant, keys = [\"a\", \"b\"]").len(), 3);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use syn::{Expr, Lifetime, Type, TypeInfer};
 use crate::duration::DurationArg;
 use crate::fallback;
 use crate::function::Form;
-use crate::model::{Model, OnBusy, OnLost, Terms};
+use crate::model::{Model, OnBusy, OnLost, Release, Terms};
 use crate::template::Part;
 
 /// The whole macro.
@@ -204,6 +204,13 @@ impl Terms {
         }
         if let Some(fencing) = self.fencing {
             settings.extend(quote! { .fencing(#fencing) });
+        }
+        if let Some(fair) = self.fair {
+            settings.extend(quote! { .fair(#fair) });
+        }
+        if let Some(release) = self.release {
+            let pipelined = matches!(release, Release::Pipelined);
+            settings.extend(quote! { .pipelined(#pipelined) });
         }
         if let Some(on_lost) = self.on_lost {
             let on_lost = match on_lost {

@@ -40,6 +40,8 @@ pub(crate) struct Terms {
     pub(crate) renew: Option<bool>,
     pub(crate) max_renewals: Option<Expr>,
     pub(crate) fencing: Option<bool>,
+    pub(crate) fair: Option<bool>,
+    pub(crate) release: Option<Release>,
     pub(crate) on_lost: Option<OnLost>,
 }
 
@@ -55,6 +57,15 @@ pub(crate) enum OnBusy {
 pub(crate) enum OnLost {
     Cancel,
     Signal,
+}
+
+/// When the call counts its lock as given back.
+#[derive(Clone, Copy)]
+pub(crate) enum Release {
+    /// When the store has answered.
+    Confirmed,
+    /// When it is queued on the connection.
+    Pipelined,
 }
 
 impl Model {
@@ -130,10 +141,11 @@ impl Terms {
             max_renewals: args
                 .value("max_renewals", errors)
                 .and_then(|value| errors.take(max_renewals(value))),
-            fencing: args.get("fencing").and_then(|argument| match &argument.value {
-                Some(value) => errors.take(boolean("fencing", value)),
-                None => Some(true),
-            }),
+            fencing: flag(args, "fencing", errors),
+            fair: flag(args, "fair", errors),
+            release: args
+                .value("release", errors)
+                .and_then(|value| errors.take(release(value))),
             on_lost: args
                 .value("on_lost", errors)
                 .and_then(|value| errors.take(on_lost(value))),
@@ -161,6 +173,14 @@ impl Terms {
 fn duration(args: &Args, name: &str, range: Range, errors: &mut Errors) -> Option<DurationArg> {
     let value = args.value(name, errors)?;
     errors.take(duration::parse(name, value, range))
+}
+
+/// `name`, or `name = true` in words.
+fn flag(args: &Args, name: &str, errors: &mut Errors) -> Option<bool> {
+    match &args.get(name)?.value {
+        Some(value) => errors.take(boolean(name, value)),
+        None => Some(true),
+    }
 }
 
 fn boolean(name: &str, value: &Expr) -> syn::Result<bool> {
@@ -234,7 +254,40 @@ fn on_busy(args: &Args, errors: &mut Errors) -> Option<OnBusy> {
 
 fn on_lost(value: &Expr) -> syn::Result<OnLost> {
     const WORDS: [(&str, OnLost); 2] = [("cancel", OnLost::Cancel), ("signal", OnLost::Signal)];
-    let word = match value {
+    let word = word(value);
+    let known = WORDS.iter().find(|(name, _)| word.as_deref() == Some(name));
+    match (known, value) {
+        (Some((name, on_lost)), Expr::Path(path)) if path.path.is_ident(name) => Ok(*on_lost),
+        (Some((name, _)), _) => Err(syn::Error::new_spanned(value, format!("write `on_lost = {name}`"))),
+        (None, _) => Err(syn::Error::new_spanned(
+            value,
+            "`on_lost` takes `cancel`, which ends the body when the lock is lost, or `signal`, which lets it go on and tells it",
+        )),
+    }
+}
+
+fn release(value: &Expr) -> syn::Result<Release> {
+    const WORDS: [(&str, Release); 2] = [("confirmed", Release::Confirmed), ("pipelined", Release::Pipelined)];
+    let text = match value {
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text), ..
+        }) => text.value(),
+        _ => String::new(),
+    };
+    if let Some((_, release)) = WORDS.iter().find(|(name, _)| *name == text) {
+        return Ok(*release);
+    }
+    let word = word(value);
+    let message = match WORDS.iter().find(|(name, _)| word.as_deref() == Some(name)) {
+        Some((name, _)) => format!("write `release = \"{name}\"`"),
+        None => "`release` takes `\"confirmed\"`, which waits for the store's answer, or `\"pipelined\"`, which returns once the release is queued on the connection and logs a failure".to_owned(),
+    };
+    Err(syn::Error::new_spanned(value, message))
+}
+
+/// The word that `value` means, however it is written: `signal`, `OnLost::Signal`, `"Signal"`.
+fn word(value: &Expr) -> Option<String> {
+    match value {
         Expr::Path(path) => path
             .path
             .segments
@@ -244,15 +297,6 @@ fn on_lost(value: &Expr) -> syn::Result<OnLost> {
             lit: Lit::Str(text), ..
         }) => Some(suggest::fold(&text.value())),
         _ => None,
-    };
-    let known = WORDS.iter().find(|(name, _)| word.as_deref() == Some(name));
-    match (known, value) {
-        (Some((name, on_lost)), Expr::Path(path)) if path.path.is_ident(name) => Ok(*on_lost),
-        (Some((name, _)), _) => Err(syn::Error::new_spanned(value, format!("write `on_lost = {name}`"))),
-        (None, _) => Err(syn::Error::new_spanned(
-            value,
-            "`on_lost` takes `cancel`, which ends the body when the lock is lost, or `signal`, which lets it go on and tells it",
-        )),
     }
 }
 

@@ -109,6 +109,20 @@ impl Call {
         self
     }
 
+    /// `fair`
+    #[must_use]
+    pub fn fair(mut self, fair: bool) -> Self {
+        self.settings.fair = Some(fair);
+        self
+    }
+
+    /// `release = …`
+    #[must_use]
+    pub fn pipelined(mut self, pipelined: bool) -> Self {
+        self.settings.pipelined = Some(pipelined);
+        self
+    }
+
     /// `on_lost = …`
     #[must_use]
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {

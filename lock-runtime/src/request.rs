@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) renew: Option<bool>,
     pub(crate) max_renewals: Option<u32>,
     pub(crate) fencing: Option<bool>,
+    pub(crate) fair: Option<bool>,
+    pub(crate) pipelined: Option<bool>,
     pub(crate) on_lost: Option<OnLost>,
 }
 
@@ -42,9 +44,11 @@ impl Settings {
                 max_renewals: self.max_renewals.unwrap_or(defaults.max_renewals),
                 at_least: self.at_least.unwrap_or_default(),
                 on_lost: self.on_lost.unwrap_or_default(),
+                pipelined: self.pipelined.unwrap_or(false),
             },
             wait: self.wait.unwrap_or(defaults.wait),
             fencing: self.fencing.unwrap_or(false),
+            fair: self.fair.unwrap_or(false),
         }
     }
 }
@@ -123,6 +127,24 @@ impl LockRequest {
     /// Takes a [fencing token](crate::HeldLock::fence) in the same step as the lock.
     pub fn fencing(mut self) -> Self {
         self.settings.fencing = Some(true);
+        self
+    }
+
+    /// First come, first served: the call takes its own place in the store's queue, and the fair calls of all
+    /// processes get the lock in the order in which they came there. It overtakes nobody who waits, not even with
+    /// a `wait` of zero, which then tries once and leaves. Waiters that have died are skipped.
+    ///
+    /// Every grant comes from the store, and none from hand to hand inside the process, which is slower.
+    pub fn fair(mut self) -> Self {
+        self.settings.fair = Some(true);
+        self
+    }
+
+    /// The release returns once it is queued, in order, on the connection, and does not wait for the store's
+    /// answer. If it fails, or finds the lock lost, that is not returned: it goes to `tracing` and is counted in
+    /// [`Stats`](crate::Stats).
+    pub fn pipelined(mut self) -> Self {
+        self.settings.pipelined = Some(true);
         self
     }
 

@@ -1,6 +1,7 @@
 //! Every argument of the attribute, in every form.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lock_runtime::store::memory::MemoryStore;
@@ -155,6 +156,77 @@ async fn a_fencing_token_comes_with_the_lock() {
     start().await;
     let first = fenced().await.unwrap();
     assert!(fenced_in_words().await.unwrap() > first);
+}
+
+#[distributed_lock(key = "fair", wait = 0, fair)]
+async fn fair() -> Shop<String> {
+    Ok(locked_key().await)
+}
+
+#[distributed_lock(fair = true, key = "fair", wait = 0)]
+async fn fair_in_words() -> Shop<String> {
+    Ok(locked_key().await)
+}
+
+#[distributed_lock(key = "fair", fair = false, wait = 0)]
+async fn not_fair() -> Shop<String> {
+    Ok(locked_key().await)
+}
+
+#[tokio::test]
+async fn a_fair_call_without_a_wait_tries_once() {
+    let locks = start().await;
+    assert_eq!(fair().await.unwrap(), "fair");
+    assert_eq!(fair_in_words().await.unwrap(), "fair");
+    assert_eq!(not_fair().await.unwrap(), "fair");
+
+    let guard = locks.lock("fair").acquire().await.unwrap();
+    let busy = tokio::spawn(fair()).await.unwrap();
+    assert!(matches!(busy, Err(ShopError::Lock(LockError::Busy { .. }))), "{busy:?}");
+    guard.release().await.unwrap();
+    assert_eq!(fair().await.unwrap(), "fair");
+}
+
+#[distributed_lock(key = "in line", fair)]
+async fn in_line(bodies: &AtomicU32) -> Shop<u32> {
+    let before = bodies.fetch_add(1, Ordering::Relaxed);
+    locked_key().await;
+    Ok(bodies.load(Ordering::Relaxed) - before)
+}
+
+#[tokio::test]
+async fn fair_calls_that_wait_run_one_at_a_time() {
+    start().await;
+    let bodies = AtomicU32::new(0);
+    let (first, second, third) = tokio::join!(in_line(&bodies), in_line(&bodies), in_line(&bodies));
+    assert_eq!([first.unwrap(), second.unwrap(), third.unwrap()], [1; 3]);
+    assert_eq!(bodies.into_inner(), 3);
+}
+
+#[distributed_lock(release = "pipelined", lease = 3600, key = "pipelined")]
+async fn pipelined() -> Shop<String> {
+    Ok(locked_key().await)
+}
+
+#[distributed_lock(key = "pipelined", lease = 3600, release = "confirmed")]
+async fn confirmed() -> Shop<String> {
+    Ok(locked_key().await)
+}
+
+#[distributed_lock(fair, release = "pipelined", fencing, lease = 3600, key = "pipelined")]
+async fn fair_and_pipelined() -> Shop<String> {
+    Ok(locked_key().await)
+}
+
+#[tokio::test]
+async fn the_next_call_gets_a_lock_whose_release_was_pipelined() {
+    start().await;
+    for _ in 0..2 {
+        assert_eq!(pipelined().await.unwrap(), "pipelined");
+        assert_eq!(fair_and_pipelined().await.unwrap(), "pipelined");
+        assert_eq!(confirmed().await.unwrap(), "pipelined");
+    }
+    assert!(!is_taken("pipelined").await);
 }
 
 struct Service {

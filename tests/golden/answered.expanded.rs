@@ -13,6 +13,8 @@ pub(crate) async fn report(r#type: Kind, path: &str) -> Report {
                 .raw(&path),
         )
         .renew(false)
+        .fair(true)
+        .pipelined(true)
         .on_lost(platform::locks::__private::OnLost::Signal);
     let mut __lock_held = ::core::option::Option::None;
     let __lock_ended = {

@@ -1,6 +1,8 @@
 #[distributed_lock(
     key = "report:<r#type>:<path:raw>",
     renew = false,
+    fair,
+    release = "pipelined",
     on_busy = answers::cached,
     on_lost = signal,
     crate = platform::locks

@@ -95,6 +95,8 @@ pub async fn one_line(id: u64) -> Shop<u64> { ready(Ok(id)).await }
     on_lost = signal,
     on_busy = error,
     fencing,
+    fair,
+    release = "pipelined",
     crate = ::lock_runtime
 )]
 pub async fn all_arguments(id: u64) -> Shop<u64> {

@@ -1,0 +1,10 @@
+//! The request's name for it.
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "a", pipelined)]
+async fn reduce() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}
