@@ -39,7 +39,7 @@ async fn set_price(prices: &PriceList, who: &str, price: u32, pause: Duration) -
     };
     println!("{who} has the lock, token {fence}");
     // A garbage collection, a page fault, a stopped virtual machine. This is no await: nobody can cancel the body here.
-    std::thread::sleep(pause);
+    tokio::task::block_in_place(|| std::thread::sleep(pause));
     match prices.write(price, fence) {
         Ok(()) => println!("{who} has set the price to {price}"),
         Err(seen) => println!("{who} is refused: its token {fence} is older than {seen}"),

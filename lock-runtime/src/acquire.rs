@@ -1,4 +1,4 @@
-//! Taking a lock: attempts, the pauses between them, and cleaning up after an attempt whose outcome is unknown.
+//! Taking a lock: in line with the other calls of this process, then from the one in front or from the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,15 +6,17 @@ use std::time::Duration;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::clock::Moment;
+use crate::contend::{Seen, Won};
 use crate::context;
 use crate::engine::{Engine, Timer};
 use crate::error::LockError;
 use crate::guard::Guard;
 use crate::held::{Granted, Held, Terms};
-use crate::holder::{self, Holder};
+use crate::holder::Holder;
+use crate::line::{Came, Entered, News, Passed, Place, Waiting};
 use crate::manager::Shared;
-use crate::releaser::Pending;
-use crate::store::{AcquireRequest, Attempt, Outcome, StoreError};
+use crate::releaser::release_later;
+use crate::store::{Fence, StoreError};
 use crate::watchdog::Watchdog;
 
 /// The shortest lease that can be asked for.
@@ -36,54 +38,53 @@ pub(crate) struct Wanted {
     pub(crate) terms: Terms,
     pub(crate) wait: Duration,
     pub(crate) fencing: bool,
-}
-
-/// What the last attempts have shown.
-#[derive(Default)]
-struct Seen {
-    attempts: u32,
-    holder: Option<Holder>,
-    remaining: Option<Duration>,
-    /// The last answer was an error, not "busy".
-    error: Option<StoreError>,
+    pub(crate) fair: bool,
 }
 
 /// Takes a lock.
 ///
 /// Cancel safe: dropped at any await it leaves nothing behind, since an attempt under way is then released.
-pub(crate) async fn acquire(manager: Arc<Shared>, wanted: Wanted) -> Result<Guard, LockError> {
-    let span = tracing::debug_span!(
-        "distributed_lock",
-        template = wanted.template,
-        key = %wanted.name,
-        wait = tracing::field::Empty,
-        attempts = tracing::field::Empty,
-        holder = tracing::field::Empty,
-        fence = tracing::field::Empty,
-        outcome = tracing::field::Empty,
-    );
-    let acquisition = Acquisition::new(manager, wanted, span);
-    match acquisition {
-        Ok(acquisition) => acquisition.run().await,
-        Err(error) => Err(error),
+// Not an `async fn`, whose future would hold the arguments twice: there may be thousands who wait.
+#[allow(clippy::manual_async_fn)]
+pub(crate) fn acquire(
+    manager: Arc<Shared>,
+    wanted: Wanted,
+) -> impl Future<Output = Result<Guard, LockError>> + Send + 'static {
+    async move {
+        let acquisition = Acquisition::new(manager, wanted)?;
+        let mut seen = Seen::default();
+        let result = acquisition.take(&mut seen).await;
+        acquisition.record(&seen, result.as_ref());
+        result.map(|won| acquisition.hold(won))
     }
 }
 
-struct Acquisition {
-    manager: Arc<Shared>,
-    wanted: Wanted,
-    key: Arc<str>,
+/// One call on its way to its lock.
+pub(crate) struct Acquisition {
+    pub(crate) manager: Arc<Shared>,
+    pub(crate) wanted: Wanted,
+    pub(crate) key: Arc<str>,
     parent: Option<Arc<Held>>,
-    timer: Timer,
+    pub(crate) timer: Timer,
     watchdog: Arc<Watchdog>,
     span: tracing::Span,
-    start: Moment,
+    pub(crate) start: Moment,
     /// Lets `shutdown` wait for the outcome.
     _tracked: TaskTrackerToken,
 }
 
 impl Acquisition {
-    fn new(manager: Arc<Shared>, wanted: Wanted, span: tracing::Span) -> Result<Self, LockError> {
+    fn new(manager: Arc<Shared>, mut wanted: Wanted) -> Result<Self, LockError> {
+        let span = tracing::debug_span!(
+            "distributed_lock",
+            template = wanted.template,
+            key = %wanted.name,
+            wait = tracing::field::Empty,
+            attempts = tracing::field::Empty,
+            holder = tracing::field::Empty,
+            fence = tracing::field::Empty,
+            outcome = tracing::field::Empty,
+        );
         let lease = wanted.terms.lease;
         // A server takes even an expiry that never comes: then the key would stay for ever.
         let at_least = wanted.terms.at_least;
@@ -98,19 +99,21 @@ impl Acquisition {
                 lease,
             });
         }
-        let key: Arc<str> = format!("{}{}", manager.prefix, wanted.name).into();
+        // In place: there is room for the prefix in most keys.
+        let mut key = std::mem::take(&mut wanted.name);
+        key.insert_str(0, &manager.prefix);
+        let key: Arc<str> = key.into();
+        let name = || key.get(manager.prefix.len()..).unwrap_or(&key).into();
         let parent = context::innermost();
         if context::holds(parent.as_ref(), &manager, &key) {
-            return Err(LockError::WouldDeadlock {
-                key: wanted.name.into(),
-            });
+            return Err(LockError::WouldDeadlock { key: name() });
         }
         let (watchdog, timer) = manager.pace();
         if timer == Timer::Engine
             && let Err(error) = Engine::get()
         {
             return Err(LockError::Store {
-                key: wanted.name.into(),
+                key: name(),
                 source: StoreError::permanent(error),
             });
         }
@@ -127,165 +130,102 @@ impl Acquisition {
         })
     }
 
-    async fn run(self) -> Result<Guard, LockError> {
-        let mut seen = Seen::default();
-        let closed = self.manager.closed.clone();
-        let mut closed = std::pin::pin!(closed.cancelled());
-        let result = loop {
-            if self.manager.closed.is_cancelled() {
-                break Err(LockError::Closed { key: self.name() });
-            }
-            seen.attempts += 1;
-            match self.attempt(&mut seen).await {
-                Ok(Some(granted)) => break Ok(granted),
-                Ok(None) => {}
-                Err(error) => {
-                    break Err(LockError::Store {
-                        key: self.name(),
-                        source: error,
-                    });
-                }
-            }
-            let Some(pause) = self.pause(&seen) else {
-                break Err(self.give_up(&mut seen));
-            };
-            tokio::select! {
-                biased;
-                () = &mut closed => {}
-                () = self.manager.store.released(&self.key) => {}
-                () = self.timer.sleep(pause) => {}
-            }
-            // An attempt that cannot be waited for would only keep others out for a moment.
-            if self.left(self.manager.clock.now()).is_zero() {
-                break Err(self.give_up(&mut seen));
-            }
-        };
-        self.record(&seen, result.as_ref());
-        result.map(|won| self.hold(won))
-    }
-
-    /// One attempt. `Ok(None)`: not now. An error is one that trying again does not cure.
-    async fn attempt(&self, seen: &mut Seen) -> Result<Option<Won>, StoreError> {
-        let Ok(value) = holder::new_value(self.wanted.function).map(Arc::<str>::from) else {
-            return Err(StoreError::permanent(
-                "the operating system gave no random bytes for the lock's token",
-            ));
-        };
-        let lease = self.wanted.terms.lease;
-        // From here until the outcome is known, being dropped means to release.
-        let pending = Pending::arm(&self.manager, &self.key, value, lease);
-        let sent = self.manager.clock.now();
-        let request = AcquireRequest {
-            key: &self.key,
-            value: pending.value(),
-            lease,
-            fence: self.wanted.fencing,
-            // On the cheap path only where the answer is of use: for the next pause, or to whoever tries just once.
-            tell_remaining: seen.attempts > 1 || self.wanted.wait.is_zero(),
-            receipt: pending.receipt(),
-        };
-        let answer = self
-            .timer
-            .timeout(self.budget(sent), self.manager.store.acquire(&request))
-            .await;
-        match answer {
-            Some(Ok(Attempt::Granted { fence })) => {
-                if self.manager.closed.is_cancelled() {
-                    drop(pending);
-                    return Ok(None);
-                }
-                let deadline = self.manager.margins.deadline(sent, lease);
-                if self.manager.clock.now() >= deadline {
-                    // Too late to be of use: the answer took as long as the lease.
-                    drop(pending);
-                    seen.error = Some(StoreError::unknown(
-                        "the store took longer to answer than the whole lease",
-                    ));
-                    return Ok(None);
-                }
-                let value = pending.disarm();
-                Ok(Some(Won {
-                    value,
-                    since: sent,
-                    deadline,
-                    fence,
-                }))
-            }
-            Some(Ok(Attempt::Busy { holder, remaining })) => {
-                pending.disarm();
-                seen.holder = holder;
-                seen.remaining = remaining;
-                seen.error = None;
-                Ok(None)
-            }
-            Some(Err(error)) => {
-                if error.outcome() == Outcome::NotApplied {
-                    pending.disarm();
-                }
-                if error.is_permanent() {
-                    return Err(error);
-                }
-                seen.error = Some(error);
-                Ok(None)
-            }
-            None => {
-                // The end of `wait` cuts the last attempt short; what the store said before is then still the
-                // answer.
-                let has_answer = seen.holder.is_some() || seen.error.is_some();
-                if !has_answer || self.budget(sent) >= self.manager.response_timeout {
-                    let limit = "the response time-out, or the rest of `wait`";
-                    seen.error = Some(match pending.receipt().connection() {
-                        None => StoreError::transient(format!("no connection within {limit}")),
-                        Some(_) => StoreError::unknown(format!("no answer within {limit}")),
-                    });
-                }
-                Ok(None)
-            }
-        }
-    }
-
-    /// How long one attempt may take: `wait` bounds the whole acquisition, but one try is always made.
-    fn budget(&self, now: Moment) -> Duration {
-        let limit = self.manager.response_timeout;
-        if self.wanted.wait.is_zero() {
-            limit
+    async fn take(&self, seen: &mut Seen) -> Result<Won, LockError> {
+        // Fair calls stand in the store's queue, each for itself.
+        let place = if self.wanted.fair {
+            None
+        } else if self.wanted.wait.is_zero() {
+            Place::enter_if_free(&self.manager, &self.key)
         } else {
-            limit.min(self.left(now))
-        }
+            match Place::enter(&self.manager, &self.key, self.wanted.terms, &self.watchdog) {
+                Entered::InFront(place) => Some(place),
+                Entered::Behind(waiting) => match self.stand_in_line(&waiting, seen).await? {
+                    Came::InFront(place) => Some(place),
+                    Came::Handed(passed) => match Box::pin(self.take_over(passed, seen)).await {
+                        Ok(won) => return Ok(won),
+                        Err(place) => place,
+                    },
+                },
+            }
+        };
+        let won = self.contend(place.as_ref(), seen).await?;
+        Ok(Won { place, ..won })
     }
 
-    fn left(&self, now: Moment) -> Duration {
-        self.wanted.wait.saturating_sub(now.since(self.start))
+    /// Waits behind other calls of this process.
+    async fn stand_in_line(&self, waiting: &Waiting, seen: &mut Seen) -> Result<Came, LockError> {
+        tokio::select! {
+            biased;
+            () = self.manager.closed.cancelled() => {}
+            came = waiting.turn() => {
+                // What those in front have heard is the answer, should there be no time left to ask.
+                seen.news = waiting.news().unwrap_or_default();
+                return Ok(came);
+            }
+            () = self.timer.sleep(self.left(self.manager.clock.now())) => {}
+        }
+        seen.news = waiting.news().unwrap_or_else(|| News {
+            error: Some(StoreError::transient(
+                "the store has not answered the call in front of this one within `wait`",
+            )),
+            ..News::default()
+        });
+        Err(self.give_up(seen))
     }
 
-    /// The pause before the next attempt; `None` when the time is up.
-    fn pause(&self, seen: &Seen) -> Option<Duration> {
-        let left = self.left(self.manager.clock.now());
-        if left.is_zero() {
-            return None;
+    /// Goes on with a lock that another call of this process has ended with. `Err`: it is of no more use.
+    async fn take_over(&self, passed: Passed, seen: &mut Seen) -> Result<Won, Option<Place>> {
+        let held = Arc::clone(&passed.held);
+        seen.news.holder = Some(Holder::new(&*held.value));
+        let fence = if self.wanted.fencing {
+            let answer = self.manager.store.fence(&held.key, &held.value);
+            match self.timer.timeout(self.budget(self.manager.clock.now()), answer).await {
+                Some(Ok(Fence::Token(fence))) => Some(fence),
+                Some(Err(error)) => {
+                    seen.news.error = Some(error);
+                    return Err(give_back(passed));
+                }
+                Some(Ok(Fence::NotOwned(_))) | None => return Err(give_back(passed)),
+            }
+        } else {
+            None
+        };
+        let now = self.manager.clock.now();
+        if self.manager.closed.is_cancelled() || now >= held.deadline() {
+            return Err(give_back(passed));
         }
-        let mut pause = self.manager.backoff.pause(seen.attempts);
-        if let Some(remaining) = seen.remaining {
-            // Just after the holder's lease ends is a good moment, and later than that never a better one.
-            pause = pause.min(remaining.saturating_add(Duration::from_millis(1)));
-        }
-        Some(pause.min(left))
+        self.manager.stats.count_passed();
+        let (renew_at, claimed) = held.plan().renewal();
+        Ok(Won {
+            value: Arc::clone(&held.value),
+            since: now,
+            deadline: held.deadline(),
+            fence,
+            renew_at,
+            claimed,
+            chain: held.chain.next(),
+            place: passed.accept(),
+        })
     }
 
-    fn give_up(&self, seen: &mut Seen) -> LockError {
+    pub(crate) fn give_up(&self, seen: &mut Seen) -> LockError {
         let key = self.name();
         if self.manager.closed.is_cancelled() {
             return LockError::Closed { key };
         }
-        match seen.error.take() {
+        match seen.news.error.take() {
             Some(source) => LockError::Store { key, source },
             None => LockError::Busy {
                 key,
                 waited: self.manager.clock.now().since(self.start),
-                holder: seen.holder.take().map(Box::new),
-                retry_after: seen.remaining,
+                holder: seen.news.holder.take().map(Box::new),
+                retry_after: seen.news.remaining,
             },
         }
+    }
+
+    pub(crate) fn closed(&self) -> LockError {
+        LockError::Closed { key: self.name() }
     }
 
     fn hold(self, won: Won) -> Guard {
@@ -296,15 +236,23 @@ impl Acquisition {
             since: won.since,
             deadline: won.deadline,
             fence: won.fence,
+            renew_at: won.renew_at,
+            claimed: won.claimed,
+            chain: won.chain,
             watchdog: self.watchdog,
             parent: self.parent,
             span: self.span,
         };
-        Guard::new(Arc::new(Held::new(self.manager, granted)))
+        let held = Arc::new(Held::new(self.manager, granted));
+        if let Some(place) = won.place {
+            place.holds(&held);
+            held.take_place(place);
+        }
+        Guard::new(held)
     }
 
-    fn name(&self) -> Box<str> {
-        self.wanted.name.as_str().into()
+    pub(crate) fn name(&self) -> Box<str> {
+        self.key.get(self.manager.prefix.len()..).unwrap_or(&self.key).into()
     }
 
     fn record(&self, seen: &Seen, result: Result<&Won, &LockError>) {
@@ -322,7 +270,7 @@ impl Acquisition {
         self.span.record("attempts", seen.attempts);
         let holder = match result {
             Err(LockError::Busy { holder, .. }) => holder.as_deref(),
-            _ => seen.holder.as_ref(),
+            _ => seen.news.holder.as_ref(),
         };
         if let Some(holder) = holder {
             self.span.record("holder", tracing::field::display(holder));
@@ -341,10 +289,22 @@ impl Acquisition {
     }
 }
 
-/// A granted attempt.
-struct Won {
-    value: Arc<str>,
-    since: Moment,
-    deadline: Moment,
-    fence: Option<u64>,
+/// Has a lock released that was passed here, and stays in front.
+fn give_back(passed: Passed) -> Option<Place> {
+    release_later(&passed.held);
+    passed.accept()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{LockError, LockManager};
+
+    #[test]
+    fn a_waiting_call_is_small() -> Result<(), LockError> {
+        let locks = LockManager::builder("memory://").build()?;
+        let waiting = size_of_val(&locks.lock("k").acquire());
+        // Thousands may wait for one key: their memory is this, and what the runtime adds to a task.
+        assert!(waiting <= 1_280, "{waiting} bytes");
+        Ok(())
+    }
 }

@@ -8,6 +8,7 @@ use crate::backoff::Backoff;
 use crate::clock::{BootClock, Clock, TokioClock};
 use crate::engine::{Engine, Timer};
 use crate::error::LockError;
+use crate::line::{Handover, Lines};
 use crate::manager::{Defaults, LockManager, Margins, Pace, Shared};
 use crate::stats::Counters;
 use crate::store::memory::MemoryStore;
@@ -41,6 +42,7 @@ pub struct LockManagerBuilder {
     clock: Option<Arc<dyn Clock>>,
     redis: RedisSettings,
     shutdown_grace: Duration,
+    handover: Handover,
 }
 
 /// Without the URL, which may carry a password.
@@ -71,6 +73,7 @@ impl LockManagerBuilder {
             clock: None,
             redis: RedisSettings::default(),
             shutdown_grace: Duration::from_secs(10),
+            handover: Handover::default(),
         }
     }
 
@@ -98,7 +101,14 @@ impl LockManagerBuilder {
         self
     }
 
-    /// The pauses between attempts.
+    /// How often, and for how long, a lock may pass from call to call inside this process before it goes back to the store;
+    /// 128 times and 50 ms unless said otherwise. [`Handover::OFF`] switches it off.
+    pub fn handover(mut self, handover: Handover) -> Self {
+        self.handover = handover;
+        self
+    }
+
+    /// The pauses between attempts where nothing tells when to try again: the store is out of reach, or has no queue.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
@@ -171,7 +181,7 @@ impl LockManagerBuilder {
         let store: Arc<dyn LockStore> = match self.store {
             Some(store) => store,
             None if self.url.starts_with("memory:") => Arc::new(MemoryStore::new()),
-            None => Arc::new(RedisStore::new(&self.url, self.prefix.clone(), &self.redis).map_err(store_error)?),
+            None => Arc::new(RedisStore::new(&self.url, &self.prefix, &self.redis).map_err(store_error)?),
         };
         let (clock, pace): (Arc<dyn Clock>, _) = match self.clock {
             Some(clock) => {
@@ -208,6 +218,8 @@ impl LockManagerBuilder {
             stats: Counters::default(),
             held: tokio_util::task::TaskTracker::new(),
             closed: tokio_util::sync::CancellationToken::new(),
+            handover: self.handover,
+            lines: Lines::default(),
         })))
     }
 }

@@ -3,7 +3,10 @@
 //! It is apart from the user's runtimes so that a runtime whose workers are blocked, or one that has ended,
 //! stops none of them.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use once_cell::sync::OnceCell;
@@ -13,8 +16,8 @@ use tokio::runtime::Handle;
 #[derive(Debug)]
 pub(crate) struct Engine {
     handle: Handle,
-    /// The process that started the thread. A forked child inherits this value but not the thread.
-    pid: u32,
+    /// Tells a forked child, which inherits this value but not the thread, from the process that started it.
+    guard: forkguard::Guard,
 }
 
 static ENGINE: OnceCell<Engine> = OnceCell::new();
@@ -26,31 +29,39 @@ impl Engine {
     /// When the operating system gives no thread, or this process was forked from the one that started it.
     pub(crate) fn get() -> io::Result<&'static Self> {
         let engine = ENGINE.get_or_try_init(Self::start)?;
-        if engine.pid == std::process::id() {
-            Ok(engine)
-        } else {
-            Err(io::Error::other(
+        if engine.is_inherited() {
+            return Err(io::Error::other(
                 "this process was forked from one that already used locks; start it by exec, or use locks only after the fork",
-            ))
+            ));
         }
+        Ok(engine)
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.guard.clone().detected_fork()
     }
 
     fn start() -> io::Result<Self> {
+        // Before the thread: what it guards must not be there earlier.
+        let guard = forkguard::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         std::thread::Builder::new()
             .name("lock-watchdog".to_owned())
             .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-        Ok(Self {
-            handle,
-            pid: std::process::id(),
-        })
+        Ok(Self { handle, guard })
     }
 
     /// The lock thread's runtime.
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
     }
+}
+
+/// Whether this process was forked from one that had already used locks: then nothing here is its own, and what its parent's
+/// threads had locked stays locked.
+pub(crate) fn is_forked() -> bool {
+    ENGINE.get().is_some_and(Engine::is_inherited)
 }
 
 /// Whose timer a wait runs on.
@@ -79,10 +90,19 @@ impl Timer {
 
     /// The output of `future`, or `None` once `span` has passed.
     pub(crate) async fn timeout<F: Future>(self, span: Duration, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
         tokio::select! {
             biased;
-            output = future => Some(output),
-            () = self.sleep(span) => None,
+            output = future.as_mut() => return Some(output),
+            () = self.sleep(span) => {}
         }
+        // Where the caller's runtime was blocked, the answer may be there, and only has to be read.
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+            if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
+                return Some(output);
+            }
+        }
+        None
     }
 }

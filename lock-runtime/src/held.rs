@@ -9,7 +9,9 @@ use atomic_waker::AtomicWaker;
 use tokio::sync::Notify;
 
 use crate::clock::Moment;
+use crate::engine::is_forked;
 use crate::error::{LockError, LostReason};
+use crate::line::Place;
 use crate::manager::Shared;
 use crate::store::{Receipt, ReleaseRequest, RenewRequest};
 use crate::watchdog::{Plan, Watchdog};
@@ -35,6 +37,35 @@ pub(crate) struct Terms {
     pub(crate) max_renewals: u32,
     pub(crate) at_least: Duration,
     pub(crate) on_lost: OnLost,
+    /// Whether the release is not waited for.
+    pub(crate) pipelined: bool,
+}
+
+impl Terms {
+    /// When to renew a lease that was set by a command sent at `sent`: 2/3 of it later.
+    pub(crate) fn renew_at(&self, sent: Moment) -> Moment {
+        sent.after(self.lease.mul_f64(2.0 / 3.0))
+    }
+}
+
+/// The calls of this process that a lock has passed through since the store granted it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chain {
+    since: Moment,
+    passes: u32,
+}
+
+impl Chain {
+    pub(crate) fn begin(now: Moment) -> Self {
+        Self { since: now, passes: 0 }
+    }
+
+    pub(crate) fn next(self) -> Self {
+        Self {
+            passes: self.passes.saturating_add(1),
+            ..self
+        }
+    }
 }
 
 /// The end of a lock before its guard's end. Set once; the first one stays.
@@ -72,7 +103,7 @@ pub(crate) struct Held {
     pub(crate) key: Arc<str>,
     pub(crate) value: Arc<str>,
     pub(crate) terms: Terms,
-    /// Just before the acquiring command was sent.
+    /// When the call got it.
     pub(crate) since: Moment,
     pub(crate) manager: Arc<Shared>,
     pub(crate) watchdog: Arc<Watchdog>,
@@ -80,7 +111,9 @@ pub(crate) struct Held {
     pub(crate) parent: Option<Arc<Held>>,
     pub(crate) span: tracing::Span,
     pub(crate) plan: Mutex<Plan>,
-    pid: u32,
+    pub(crate) chain: Chain,
+    /// The place in front of the line for the key, until the lock has ended.
+    place: Mutex<Option<Place>>,
     deadline: AtomicU64,
     renewals: AtomicU32,
     fate: AtomicU8,
@@ -115,6 +148,11 @@ pub(crate) struct Granted {
     pub(crate) since: Moment,
     pub(crate) deadline: Moment,
     pub(crate) fence: Option<u64>,
+    /// When to renew first.
+    pub(crate) renew_at: Option<Moment>,
+    /// Whether the store has the lock under a shorter lease than that of `terms`.
+    pub(crate) claimed: bool,
+    pub(crate) chain: Chain,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) parent: Option<Arc<Held>>,
     pub(crate) span: tracing::Span,
@@ -126,8 +164,9 @@ impl Held {
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             manager,
-            plan: Mutex::default(),
-            pid: std::process::id(),
+            plan: Mutex::new(Plan::new(granted.renew_at, granted.claimed)),
+            chain: granted.chain,
+            place: Mutex::default(),
             deadline: AtomicU64::new(granted.deadline.as_nanos()),
             renewals: AtomicU32::new(0),
             fate: AtomicU8::new(0),
@@ -164,7 +203,34 @@ impl Held {
     /// Moves the deadline, never back.
     pub(crate) fn extend(&self, deadline: Moment) {
         self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
+    }
+
+    pub(crate) fn count_renewal(&self) {
         self.renewals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Keeps the place in front of the line.
+    pub(crate) fn take_place(&self, place: Place) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+    }
+
+    /// Leaves the front of the line: whoever gets the returned place is there, and once it is dropped, the next one is.
+    pub(crate) fn leave_place(&self) -> Option<Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether another call of this process may go on with the lock, now that its guard has ended.
+    pub(crate) fn may_pass(&self) -> bool {
+        let now = self.now();
+        self.terms.renew
+            && self
+                .manager
+                .handover
+                .allows(self.chain.passes, now.since(self.chain.since))
+            && !self.manager.closed.is_cancelled()
+            && self.keep().is_none()
+            && self.look().is_none()
+            && !self.plan().is_failing(now)
     }
 
     pub(crate) fn renewals(&self) -> u32 {
@@ -196,7 +262,7 @@ impl Held {
         if let Some(fate) = self.fate() {
             return Some(fate);
         }
-        if self.pid != std::process::id() {
+        if is_forked() {
             self.end_with(Fate::Lost(LostReason::Forked));
         } else if self.now() >= self.deadline() {
             let unreachable = self.plan().is_failing(self.now());
@@ -220,6 +286,8 @@ impl Held {
             self.manager.stats.count_fate(fate);
             tracing::debug!(parent: &self.span, key = self.name(), ?fate, "lock ended before its guard");
         }
+        // Nobody in this process is to wait for a guard whose lock is gone.
+        drop(self.leave_place());
         self.runner.wake();
         self.lost.notify_waiters();
     }
@@ -293,11 +361,6 @@ impl Held {
         self.told.load(Ordering::Acquire)
     }
 
-    /// Whether this process is the one that took the lock.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.pid == std::process::id()
-    }
-
     pub(crate) fn plan(&self) -> MutexGuard<'_, Plan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -322,6 +385,7 @@ impl Held {
             value: &self.value,
             keep: self.keep(),
             unanswered_on: None,
+            queued: None,
             receipt,
         }
     }

@@ -1,24 +1,93 @@
 //! Who holds a lock: the value stored under its key.
 
+use std::cell::RefCell;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The longest stored value, in bytes.
 const MAX_VALUE: usize = 200;
 /// A token is 128 random bits in lower-case hexadecimal.
 const TOKEN_LENGTH: usize = 32;
 
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+/// How many tokens are asked of the operating system at once.
+const TOKENS: usize = 16;
+
+thread_local! {
+    /// Random tokens to be used, once each. A forked child cannot use its parent's: it takes no locks.
+    static POOL: RefCell<Vec<u128>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Makes the value of a new acquisition, `<token>:<host>:<pid>:<function>`.
 ///
 /// # Errors
 /// When the operating system gives no random bytes.
-pub(crate) fn new_value(function: &str) -> Result<Box<str>, getrandom::Error> {
-    let mut token = [0_u8; 16];
-    getrandom::fill(&mut token)?;
-    let token = u128::from_ne_bytes(token);
-    let mut value = format!("{token:032x}:{}:{}:{function}", host(), std::process::id());
-    truncate(&mut value, MAX_VALUE);
-    Ok(value.into_boxed_str())
+pub(crate) fn new_value(function: &str) -> Result<Arc<str>, getrandom::Error> {
+    let token = new_token()?;
+    let mut value = Value {
+        text: [0; MAX_VALUE],
+        length: 0,
+    };
+    let digits = token.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    for (place, digit) in value.text.iter_mut().zip(digits) {
+        *place = DIGITS[usize::from(digit)];
+    }
+    value.length = TOKEN_LENGTH;
+    value.push(place());
+    value.push(function);
+    Ok(Arc::from(value.as_str()))
+}
+
+/// A value while it is put together.
+struct Value {
+    text: [u8; MAX_VALUE],
+    length: usize,
+}
+
+impl Value {
+    fn as_str(&self) -> &str {
+        let text = self.text.get(..self.length).unwrap_or_default();
+        std::str::from_utf8(text).unwrap_or_default()
+    }
+}
+
+impl Value {
+    /// Appends what there is room for.
+    fn push(&mut self, text: &str) {
+        let mut end = text.len().min(MAX_VALUE - self.length);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let text = text.get(..end).unwrap_or_default();
+        if let Some(to) = self.text.get_mut(self.length..self.length + text.len()) {
+            to.copy_from_slice(text.as_bytes());
+            self.length += text.len();
+        }
+    }
+}
+
+fn new_token() -> Result<u128, getrandom::Error> {
+    let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
+    if let Some(token) = pooled {
+        return Ok(token);
+    }
+    let mut bytes = [0_u8; 16 * TOKENS];
+    getrandom::fill(&mut bytes)?;
+    let mut tokens = bytes
+        .as_chunks::<16>()
+        .0
+        .iter()
+        .map(|token| u128::from_ne_bytes(*token));
+    let token = tokens.next().unwrap_or_default();
+    // A thread that is ending has no pool any more.
+    let _ = POOL.try_with(|pool| pool.borrow_mut().extend(tokens));
+    Ok(token)
+}
+
+/// The part of a value between token and function, the same for the whole process: `:<host>:<pid>:`.
+fn place() -> &'static str {
+    static PLACE: OnceLock<String> = OnceLock::new();
+    PLACE.get_or_init(|| format!(":{}:{}:", host(), std::process::id()))
 }
 
 fn truncate(text: &mut String, limit: usize) {
@@ -32,24 +101,21 @@ fn truncate(text: &mut String, limit: usize) {
 }
 
 /// This host's name, shortened and without the characters that have a meaning in the value.
-fn host() -> &'static str {
-    static HOST: OnceLock<String> = OnceLock::new();
-    HOST.get_or_init(|| {
-        let name = gethostname::gethostname();
-        let mut name: String = name
-            .to_string_lossy()
-            .chars()
-            .map(|c| {
-                if c.is_alphanumeric() || matches!(c, '-' | '.' | '_') {
-                    c
-                } else {
-                    '_'
-                }
-            })
-            .collect();
-        truncate(&mut name, 64);
-        name
-    })
+fn host() -> String {
+    let name = gethostname::gethostname();
+    let mut name: String = name
+        .to_string_lossy()
+        .chars()
+        .map(|c| {
+            if c.is_alphanumeric() || matches!(c, '-' | '.' | '_') {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    truncate(&mut name, 64);
+    name
 }
 
 /// Who holds a lock, as read from the store.
@@ -123,22 +189,24 @@ mod tests {
 
     #[test]
     fn the_value_tells_who_holds_the_lock() {
-        let holder = Holder::new(new_value("stock::reduce").unwrap_or_default());
+        let holder = Holder::new(&*new_value("stock::reduce").unwrap_or_else(|_| "".into()));
         assert_eq!(holder.pid(), Some(std::process::id()));
         assert_eq!(holder.function(), Some("stock::reduce"));
-        assert_eq!(holder.host(), Some(host()));
+        assert_eq!(holder.host(), Some(&*host()));
         assert!(!holder.to_string().contains(&holder.value()[..TOKEN_LENGTH]));
     }
 
     #[test]
     fn the_value_is_at_most_200_bytes() {
-        let value = new_value(&"ö".repeat(500)).unwrap_or_default();
+        let value = new_value(&"ö".repeat(500)).unwrap_or_else(|_| "".into());
         assert!(!value.is_empty() && value.len() <= MAX_VALUE);
     }
 
     #[test]
     fn no_two_tokens_are_alike() {
-        let values: std::collections::HashSet<_> = (0..10_000).map(|_| new_value("f").unwrap_or_default()).collect();
+        let values: std::collections::HashSet<_> = (0..10_000)
+            .map(|_| new_value("f").unwrap_or_else(|_| "".into()))
+            .collect();
         assert_eq!(values.len(), 10_000);
     }
 

@@ -73,6 +73,9 @@ impl Display for KeyProblem {
     }
 }
 
+/// Room for the values and the prefix that are to come: most keys are then built without growing.
+const ROOM: usize = 48;
+
 /// Builds one key from the parts of a template.
 #[derive(Debug, Default)]
 pub struct KeyBuilder {
@@ -84,6 +87,7 @@ impl KeyBuilder {
     /// Appends text of the template as it is.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
+        self.text.reserve(text.len() + ROOM);
         self.text.push_str(text);
         self
     }

@@ -13,6 +13,7 @@ use crate::clock::{Clock, Moment, TokioClock, tokio_clock_is_paused};
 use crate::engine::Timer;
 use crate::error::LockError;
 use crate::held::Fate;
+use crate::line::{Handover, Lines};
 use crate::request::LockRequest;
 use crate::stats::{Counters, Stats};
 use crate::store::LockStore;
@@ -77,6 +78,8 @@ pub(crate) struct Shared {
     /// Held locks and releases under way.
     pub(crate) held: TaskTracker,
     pub(crate) closed: CancellationToken,
+    pub(crate) handover: Handover,
+    pub(crate) lines: Lines,
 }
 
 impl Shared {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::clock::Moment;
-use crate::engine::{Engine, Timer};
+use crate::engine::{Engine, Timer, is_forked};
 use crate::held::Held;
 use crate::manager::Shared;
-use crate::store::{Receipt, ReleaseRequest, StoreError, Verdict};
+use crate::store::{Queued, Receipt, ReleaseRequest, StoreError, Verdict};
 
 /// The pause before a release is tried again; it doubles up to an eighth of the lease, at most this.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -23,11 +23,19 @@ pub(crate) struct Pending {
     value: Arc<str>,
     receipt: Receipt,
     lease: Duration,
+    /// Whether it asks for a place in the store's queue.
+    queued: Option<Queued>,
     known: bool,
 }
 
 impl Pending {
-    pub(crate) fn arm(manager: &Arc<Shared>, key: &Arc<str>, value: Arc<str>, lease: Duration) -> Self {
+    pub(crate) fn arm(
+        manager: &Arc<Shared>,
+        key: &Arc<str>,
+        value: Arc<str>,
+        lease: Duration,
+        queued: Option<Queued>,
+    ) -> Self {
         let (manager, key) = (Arc::clone(manager), Arc::clone(key));
         Self {
             manager,
@@ -35,11 +43,12 @@ impl Pending {
             value,
             receipt: Receipt::default(),
             lease,
+            queued,
             known: false,
         }
     }
 
-    pub(crate) fn value(&self) -> &str {
+    pub(crate) fn value(&self) -> &Arc<str> {
         &self.value
     }
 
@@ -56,9 +65,8 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let sent_on = self.receipt.connection();
         // Nothing was sent, nothing can be left.
-        if self.known || sent_on.is_none() {
+        if self.known || self.receipt.connection().is_none() {
             return;
         }
         Cleanup {
@@ -69,7 +77,8 @@ impl Drop for Pending {
             value: Arc::clone(&self.value),
             keep_until: None,
             lease: self.lease,
-            unanswered_on: sent_on,
+            queued: self.queued,
+            unanswered_on: self.receipt.unanswered_on(),
         }
         .start();
     }
@@ -77,7 +86,7 @@ impl Drop for Pending {
 
 /// Releases a held lock in the background. Does not block, and works on any thread, inside and outside a runtime.
 pub(crate) fn release_later(held: &Arc<Held>) {
-    if !held.is_ours() {
+    if is_forked() {
         return;
     }
     Cleanup {
@@ -88,6 +97,7 @@ pub(crate) fn release_later(held: &Arc<Held>) {
         value: Arc::clone(&held.value),
         keep_until: held.keep().map(|keep| held.now().after(keep)),
         lease: held.terms.lease,
+        queued: None,
         unanswered_on: None,
     }
     .start();
@@ -101,6 +111,7 @@ struct Cleanup {
     /// The end of the minimum hold.
     keep_until: Option<Moment>,
     lease: Duration,
+    queued: Option<Queued>,
     /// The connection of an acquire without an answer: it may still be on its way, and arrive after a release on
     /// another connection. `None` when it was answered.
     unanswered_on: Option<u64>,
@@ -132,6 +143,7 @@ impl Cleanup {
                 .map(|until| until.since(self.manager.clock.now()))
                 .filter(|keep| !keep.is_zero()),
             unanswered_on: self.unanswered_on.filter(|_| tries.is_multiple_of(2)),
+            queued: self.queued,
             receipt,
         }
     }

@@ -168,10 +168,17 @@ impl LockRequest {
     ///
     /// # Cancel safety
     /// Dropped at any point, it leaves nothing behind: what the store may have granted is released in the background.
-    pub async fn acquire(self) -> Result<LockGuard, LockError> {
-        let name = key::check(self.key)?;
-        let wanted = self.settings.wanted(&self.manager, name, "", self.holder);
-        acquire(self.manager.into_shared(), wanted).await.map(LockGuard::new)
+    // Not an `async fn`, whose future would hold the request twice: there may be thousands who wait.
+    #[allow(clippy::manual_async_fn)]
+    pub fn acquire(self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + 'static {
+        async move {
+            let taken = {
+                let name = key::check(self.key)?;
+                let wanted = self.settings.wanted(&self.manager, name, "", self.holder);
+                acquire(self.manager.into_shared(), wanted)
+            };
+            taken.await.map(LockGuard::new)
+        }
     }
 
     /// Takes the lock, runs `body` under it, and releases it. The body is cancelled if the lock is lost, and

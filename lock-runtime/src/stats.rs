@@ -9,8 +9,10 @@ use crate::held::Fate;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Locks granted.
+    /// Locks taken.
     pub acquired: u64,
+    /// Those of them that came from another call of this process, without a trip to the store.
+    pub passed: u64,
     /// Calls that ended with [`LockError::Busy`](crate::LockError::Busy).
     pub busy: u64,
     /// Renewals confirmed by the store.
@@ -23,6 +25,8 @@ pub struct Stats {
     pub lost_deleted: u64,
     /// Locks lost because the store could not be reached.
     pub lost_unreachable: u64,
+    /// Releases that were not waited for and failed, or found the lock lost.
+    pub unconfirmed: u64,
     /// Calls cancelled after `max_renewals`.
     pub hung: u64,
     /// Polls of a body that began in time and ended after the deadline. Nobody can stop such a poll: it is the
@@ -33,12 +37,14 @@ pub struct Stats {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     acquired: AtomicU64,
+    passed: AtomicU64,
     busy: AtomicU64,
     renewals: AtomicU64,
     lost_expired: AtomicU64,
     lost_taken: AtomicU64,
     lost_deleted: AtomicU64,
     lost_unreachable: AtomicU64,
+    unconfirmed: AtomicU64,
     hung: AtomicU64,
     overruns: AtomicU64,
 }
@@ -52,12 +58,20 @@ impl Counters {
         count(&self.acquired);
     }
 
+    pub(crate) fn count_passed(&self) {
+        count(&self.passed);
+    }
+
     pub(crate) fn count_busy(&self) {
         count(&self.busy);
     }
 
     pub(crate) fn count_renewal(&self) {
         count(&self.renewals);
+    }
+
+    pub(crate) fn count_unconfirmed(&self) {
+        count(&self.unconfirmed);
     }
 
     pub(crate) fn count_overrun(&self) {
@@ -80,12 +94,14 @@ impl Counters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             acquired: read(&self.acquired),
+            passed: read(&self.passed),
             busy: read(&self.busy),
             renewals: read(&self.renewals),
             lost_expired: read(&self.lost_expired),
             lost_taken: read(&self.lost_taken),
             lost_deleted: read(&self.lost_deleted),
             lost_unreachable: read(&self.lost_unreachable),
+            unconfirmed: read(&self.unconfirmed),
             hung: read(&self.hung),
             overruns: read(&self.overruns),
         }

@@ -51,9 +51,29 @@ pub(crate) struct Plan {
     retry: Option<Duration>,
     /// Whether the lock can be found by its key, for hints.
     indexed: bool,
+    /// Whether the store has the lock under a shorter lease than its own, which the first renewal puts right.
+    claimed: bool,
 }
 
 impl Plan {
+    pub(crate) fn new(renew_at: Option<Moment>, claimed: bool) -> Self {
+        Self {
+            renew_at,
+            claimed,
+            ..Self::default()
+        }
+    }
+
+    /// When to renew next, and whether that is to put the lease right.
+    pub(crate) fn renewal(&self) -> (Option<Moment>, bool) {
+        (self.renew_at, self.claimed)
+    }
+
+    /// Whether one more renewal would be too many.
+    fn is_hung(&self, held: &Held) -> bool {
+        !self.claimed && held.renewals() >= held.terms.max_renewals
+    }
+
     /// Whether the lock was to be renewed by now and could not be.
     pub(crate) fn is_failing(&self, now: Moment) -> bool {
         let overdue = self.renew_at.is_some_and(|at| at <= now);
@@ -146,11 +166,9 @@ impl Watchdog {
 
     /// Takes charge of a lock that was just granted.
     pub(crate) fn watch(self: &Arc<Self>, held: &Arc<Held>) {
-        let terms = &held.terms;
         let start = {
             let mut schedule = self.schedule();
             let mut plan = held.plan();
-            plan.renew_at = terms.renew.then(|| held.since.after(terms.lease.mul_f64(2.0 / 3.0)));
             plan.check_at = held.manager.reports_losses.then(|| held.since.after(CHECK_AFTER));
             let due = plan.next(held.deadline());
             plan.due = Some(due);
@@ -318,7 +336,7 @@ impl Watchdog {
             }
             let renew = !plan.in_flight && plan.renew_at.is_some_and(|at| at <= now);
             let check = !plan.in_flight && plan.check_at.is_some_and(|at| at <= now);
-            if renew && held.renewals() >= held.terms.max_renewals {
+            if renew && plan.is_hung(&held) {
                 drop(plan);
                 ended.push((held, Some(Fate::Hung)));
                 continue;
@@ -380,10 +398,9 @@ impl Watchdog {
                 plan.waiting = None;
                 let watched = plan.due.is_some();
                 // A check that had to wait may have become a renewal.
-                let overdue = plan.renew_at.is_some_and(|at| at <= now);
+                let extend = plan.renew_at.is_some_and(|at| at <= now) && !plan.is_hung(&held);
                 drop(plan);
                 if watched {
-                    let extend = overdue && held.renewals() < held.terms.max_renewals;
                     due.push(Due { held, extend });
                 }
             }
@@ -492,8 +509,11 @@ impl Batch {
                 plan.check_at = plan.check_at.filter(|at| *at > sent);
                 if due.extend {
                     held.extend(held.manager.margins.deadline(sent, held.terms.lease));
-                    plan.renew_at = Some(sent.after(held.terms.lease.mul_f64(2.0 / 3.0)));
-                    held.manager.stats.count_renewal();
+                    plan.renew_at = held.terms.renew.then(|| held.terms.renew_at(sent));
+                    if !std::mem::take(&mut plan.claimed) {
+                        held.count_renewal();
+                        held.manager.stats.count_renewal();
+                    }
                 }
             }
             Some(lost @ (Verdict::Gone | Verdict::Foreign)) => {

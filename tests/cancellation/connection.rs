@@ -26,11 +26,14 @@ async fn warm(builder: LockManagerBuilder) -> LockManager {
 }
 
 fn takes(command: &Command) -> bool {
-    command.mentions("the-key") && command.arguments.last().is_some_and(|last| last == b"60000")
+    command.mentions("the-key") && command.arguments.iter().any(|argument| argument == b"60000")
 }
 
 fn gives_back(command: &Command) -> bool {
-    command.is_script() && command.mentions("the-key") && command.arguments.last().is_some_and(|last| last == b"0")
+    command.is_script()
+        && command.argument(4) == Some("the-key")
+        && command.argument(6).is_some_and(|channels| channels.ends_with("wake:"))
+        && command.argument(8) == Some("0")
 }
 
 #[tokio::test]

@@ -34,6 +34,8 @@ enum Fault {
     None,
     /// The key is another holder's.
     Busy,
+    /// It is another holder's, who gives it back as soon as the call stands in the queue.
+    Handed,
     Does(Action),
 }
 
@@ -106,7 +108,7 @@ impl<'a> Scene<'a> {
     async fn set(server: &'a Server, case: &Case, nth: usize) -> Self {
         let proxy = Proxy::to(server);
         // Healthy calls must not meet a time-out on a busy machine, and those that meet one must not take long.
-        let hurried = !matches!(case.fault, Fault::None);
+        let hurried = !matches!(case.fault, Fault::None | Fault::Handed);
         let (wait, response) = if hurried { (250, 100) } else { (20_000, 10_000) };
         let manager = LockManager::builder(&proxy.url())
             .prefix("")
@@ -125,6 +127,7 @@ impl<'a> Scene<'a> {
             (Fault::Busy, _) => {
                 server.cmd(&["SET", &key, FOREIGN, "PX", LEASE_MILLIS]);
             }
+            (Fault::Handed, _) => hand_over_later(server, &key).await,
             (Fault::Does(action), To::Acquires) => {
                 let key = key.clone();
                 proxy.on_each(move |command| takes(command, &key), action.clone());
@@ -182,6 +185,11 @@ impl<'a> Scene<'a> {
             "{case:?} after poll {polls}: the key lasted {:?}",
             clock.elapsed()
         );
+        eventually(
+            &format!("the queue to be gone, {case:?} dropped after poll {polls}"),
+            || async { !self.server.exists(&queue(&self.key)) },
+        )
+        .await;
         self.nothing_is_renewed(&case, polls, dropped).await;
         assert_eq!(
             self.server.value(&self.key).as_deref(),
@@ -228,6 +236,36 @@ impl<'a> Scene<'a> {
         }
         drop(probe);
     }
+}
+
+fn queue(key: &str) -> String {
+    format!("%lock-queue:{{{key}}}")
+}
+
+/// Takes the lock, and gives it back as soon as somebody waits for it; or after a while, since nobody may come.
+async fn hand_over_later(server: &Server, key: &str) {
+    let manager = LockManager::builder(&server.url())
+        .prefix("")
+        .lease(LEASE)
+        .build()
+        .unwrap();
+    let guard = manager.lock(key).acquire().await.unwrap();
+    let (key, mut connection) = (queue(key), server.connection().await);
+    tokio::spawn(async move {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(500) {
+            let waiting: usize = redis::cmd("EXISTS")
+                .arg(&key)
+                .query_async(&mut connection)
+                .await
+                .unwrap();
+            if waiting > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        guard.release().await.unwrap();
+    });
 }
 
 /// Counts the polls of an undisturbed end, then drops the same call after each of them, all at once.
@@ -328,6 +366,7 @@ macro_rules! dropped_at_every_await {
 dropped_at_every_await! { acquiring:
     when_it_is_granted: Fault::None,
     when_it_is_busy: Fault::Busy,
+    when_it_is_handed_over: Fault::Handed,
     when_the_server_refuses_for_now: Fault::Does(Action::error("OOM command not allowed when used memory > 'maxmemory'.")),
     when_the_server_refuses_for_good: Fault::Does(Action::error("NOPERM this user has no permissions to run it")),
     when_the_request_never_arrives: Fault::Does(Action::LoseRequest),

@@ -10,9 +10,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, LockStore, ReleaseRequest, RenewRequest, StoreError, StoreFuture, Verdict,
+    AcquireRequest, Attempt, Fence, LockStore, QueueRequest, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
+    Turn, Verdict,
 };
-use lock_runtime::{Backoff, Holder, LockManager};
+use lock_runtime::{Backoff, Holder, LockManager, Moment};
 use lock_tests::{PATIENCE, eventually};
 
 use crate::dropping::{count_polls, drop_after};
@@ -28,6 +29,34 @@ enum Answer {
     Never,
 }
 
+/// What becomes of the first place in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The lock is handed to it.
+    Handed,
+    /// The lock is handed to it, and it hears of that so late that the lease has to be renewed first.
+    HandedLate,
+    /// It was lost.
+    Lapsed,
+    Unavailable,
+    /// The store did not note it, and says so.
+    Refused,
+    /// Something went wrong after it was noted, or before.
+    Unknown,
+    Kept,
+}
+
+/// What happens to a call in the queue, in polls.
+#[derive(Clone, Copy, Debug)]
+struct Queueing {
+    until_sent: usize,
+    until_joined: usize,
+    until_answered: usize,
+    until_handed: usize,
+    until_told: usize,
+    place: Place,
+}
+
 /// What happens to an acquire, in polls.
 #[derive(Clone, Copy, Debug)]
 struct Script {
@@ -41,6 +70,8 @@ struct Script {
     cut: bool,
     /// A release needs so many polls.
     release_polls: usize,
+    /// There is a queue. The second time that it is asked, the lock is handed over at once.
+    queueing: Option<Queueing>,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +79,10 @@ struct Tables {
     slots: HashMap<String, String>,
     /// Sent and not yet carried out.
     on_its_way: Vec<(String, String)>,
+    /// Those in the queue, and the joins that are on their way.
+    queue: Vec<String>,
+    joining: Vec<String>,
+    queued: Vec<String>,
     /// What each acquire's fate was, in the order they were sent.
     sent: Vec<String>,
     /// Values whose acquire was answered with "busy" or a refusal.
@@ -66,6 +101,26 @@ impl Tables {
         for (key, value) in std::mem::take(&mut self.on_its_way) {
             self.apply(key, value);
         }
+        for value in std::mem::take(&mut self.joining) {
+            self.join(value);
+        }
+    }
+
+    fn join(&mut self, value: String) {
+        if self.slots.contains_key("k") {
+            self.queue.push(value);
+        } else {
+            self.apply("k".to_owned(), value);
+        }
+    }
+
+    /// Gives the lock back, to the first in the queue.
+    fn hand_over(&mut self) {
+        self.slots.remove("k");
+        if !self.queue.is_empty() {
+            let first = self.queue.remove(0);
+            self.apply("k".to_owned(), first);
+        }
     }
 }
 
@@ -83,12 +138,16 @@ const SECOND: u64 = 2;
 struct Sent<'a> {
     store: &'a Scripted,
     pair: Option<(String, String)>,
+    join: Option<String>,
 }
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
         let pair = self.pair.take();
-        self.store.tables().on_its_way.extend(pair);
+        let join = self.join.take();
+        let mut tables = self.store.tables();
+        tables.on_its_way.extend(pair);
+        tables.joining.extend(join);
     }
 }
 
@@ -110,13 +169,14 @@ impl Scripted {
 
     async fn acquire_by_script(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
         let script = self.script;
-        let (key, value) = (request.key.to_owned(), request.value.to_owned());
+        let (key, value) = (request.key.to_string(), request.value.to_string());
         pending(script.until_sent).await;
         request.receipt.sent_on(FIRST);
         self.tables().sent.push(value.clone());
         let mut sent = Sent {
             store: self,
             pair: Some((key.clone(), value.clone())),
+            join: None,
         };
         pending(script.until_applied).await;
         if script.answer != Answer::Refusal && !script.cut {
@@ -148,6 +208,73 @@ impl Scripted {
         }
     }
 
+    async fn queue_by_script(&self, request: &QueueRequest<'_>, script: Queueing) -> Result<Turn, StoreError> {
+        let value = request.value.to_owned();
+        pending(script.until_sent).await;
+        request.receipt.sent_on(FIRST);
+        let again = {
+            let mut tables = self.tables();
+            tables.queued.push(value.clone());
+            tables.queued.len() > 1
+        };
+        let granted = |since: Moment| {
+            Ok(Turn::Granted {
+                fence: None,
+                since,
+                lease: request.lease / 2,
+            })
+        };
+        if again {
+            // Behind the first one, which is being taken out of the queue.
+            while !self.tables().queue.is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let mut tables = self.tables();
+            tables.hand_over();
+            tables.join(value);
+            return granted(request.clock.now());
+        }
+        let mut sent = Sent {
+            store: self,
+            pair: None,
+            join: Some(value.clone()),
+        };
+        pending(script.until_joined).await;
+        sent.join = None;
+        if matches!(script.place, Place::Refused | Place::Unavailable) {
+            self.tables().known_not_taken.push(value);
+            return match script.place {
+                Place::Refused => Err(StoreError::transient("out of memory")),
+                _ => Ok(Turn::Unavailable),
+            };
+        }
+        self.tables().join(value.clone());
+        pending(script.until_answered).await;
+        if script.place == Place::Unknown {
+            return Err(StoreError::unknown("the connection was reset"));
+        }
+        request.receipt.answered();
+        request
+            .sighting
+            .see(Holder::new("another holder"), Some(Duration::from_secs(1)));
+        pending(script.until_handed).await;
+        match script.place {
+            Place::Lapsed => {
+                self.tables().queue.retain(|waiting| *waiting != value);
+                return Ok(Turn::Lapsed);
+            }
+            Place::Kept => std::future::pending().await,
+            _ => self.tables().hand_over(),
+        }
+        pending(script.until_told).await;
+        let now = request.clock.now();
+        let late = request.lease.mul_f64(0.45);
+        granted(match script.place {
+            Place::HandedLate => Moment::from_nanos(now.as_nanos().saturating_sub(late.as_nanos().try_into().unwrap())),
+            _ => now,
+        })
+    }
+
     async fn release_by_script(&self, request: &ReleaseRequest<'_>) -> Result<Verdict, StoreError> {
         let same = request.unanswered_on == Some(FIRST) && !self.script.cut;
         request.receipt.sent_on(if same { FIRST } else { SECOND });
@@ -157,6 +284,9 @@ impl Scripted {
             tables.deliver();
         }
         tables.released.push(request.value.to_owned());
+        if request.queued.is_some() {
+            tables.queue.retain(|value| value != request.value);
+        }
         let verdict = match tables.slots.get(request.key) {
             Some(value) if value == request.value => {
                 tables.slots.remove(request.key);
@@ -201,6 +331,13 @@ impl LockStore for Scripted {
         Box::pin(self.release_by_script(request))
     }
 
+    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, Turn> {
+        match self.script.queueing {
+            Some(script) => Box::pin(self.queue_by_script(request, script)),
+            None => Box::pin(async { Ok(Turn::Unavailable) }),
+        }
+    }
+
     fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
         Box::pin(async { Ok(Fence::NotOwned(Verdict::Gone)) })
     }
@@ -240,6 +377,7 @@ fn scripts() -> Vec<Script> {
                         busy,
                         cut,
                         release_polls,
+                        queueing: None,
                     });
                 }
             }
@@ -310,4 +448,109 @@ async fn exactly_what_was_sent_is_released() {
         }
     }
     assert!(calls > 300, "only {calls} calls were dropped");
+}
+
+/// A call that finds the lock taken, stands in the queue, and has a body of two polls.
+async fn one_call_in_the_queue(manager: LockManager, place: Place) {
+    let wait = match place {
+        Place::Kept => Duration::from_millis(30),
+        _ => PATIENCE,
+    };
+    let body = async { pending(2).await };
+    let _ = manager.lock("k").wait(wait).run(body).await;
+}
+
+fn queue_scripts() -> Vec<Script> {
+    let mut scripts = Vec::new();
+    let places = [
+        Place::Handed,
+        Place::HandedLate,
+        Place::Lapsed,
+        Place::Unavailable,
+        Place::Refused,
+        Place::Unknown,
+        Place::Kept,
+    ];
+    for place in places {
+        for polls in [[0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [2, 0, 2, 0, 2], [0, 2, 0, 2, 0]] {
+            let [until_sent, until_joined, until_answered, until_handed, until_told] = polls;
+            scripts.push(Script {
+                until_sent: 0,
+                until_applied: 0,
+                until_answered: 0,
+                answer: Answer::Truth,
+                busy: true,
+                cut: false,
+                release_polls: until_sent,
+                queueing: Some(Queueing {
+                    until_sent,
+                    until_joined,
+                    until_answered,
+                    until_handed,
+                    until_told,
+                    place,
+                }),
+            });
+        }
+    }
+    scripts
+}
+
+/// Drops a call in the queue after `polls` polls and waits until the background has nothing more to do.
+async fn dropped_in_the_queue(script: Script, place: Place, polls: usize) {
+    let what = format!("{script:?} dropped after poll {polls}");
+    let store = Scripted::new(script);
+    let manager = manager(&store);
+    let _ = drop_after(polls, one_call_in_the_queue(manager.clone(), place)).await;
+    manager.shutdown().await;
+
+    let mut tables = store.tables();
+    assert!(
+        tables.joining.is_empty(),
+        "{what}: {:?} may still arrive",
+        tables.joining
+    );
+    assert!(
+        tables.queue.is_empty(),
+        "{what}: {:?} is still in the queue",
+        tables.queue
+    );
+    // Whoever has the lock now gives it back, and nobody is there to get it.
+    if tables.slots.get("k").is_some_and(|value| value == "another holder") {
+        tables.hand_over();
+    }
+    assert!(tables.slots.is_empty(), "{what}: {:?} is left", tables.slots);
+    for value in &tables.queued {
+        assert!(
+            tables.released.contains(value) || tables.known_not_taken.contains(value),
+            "{what}: nobody has taken {value} back"
+        );
+    }
+    let late = usize::from(place == Place::HandedLate);
+    assert!(tables.renewed <= late, "{what}: a lock nobody holds was renewed");
+}
+
+#[tokio::test]
+async fn whoever_leaves_the_queue_is_taken_out_of_it_and_gives_back_what_it_was_handed() {
+    let mut calls = 0;
+    for script in queue_scripts() {
+        let place = script.queueing.unwrap().place;
+        let store = Scripted::new(script);
+        let polls = count_polls(one_call_in_the_queue(manager(&store), place)).await;
+        let got_in = store.tables().slots.is_empty();
+        assert_eq!(
+            got_in,
+            place != Place::Kept,
+            "{script:?}: an undisturbed call gets the lock and gives it back"
+        );
+        let mut running = tokio::task::JoinSet::new();
+        for polls in 0..=polls + 1 {
+            running.spawn(dropped_in_the_queue(script, place, polls));
+            calls += 1;
+        }
+        while let Some(ended) = running.join_next().await {
+            ended.unwrap();
+        }
+    }
+    assert!(calls > 200, "only {calls} calls were dropped");
 }

@@ -11,6 +11,7 @@ mod memory_store;
 mod model;
 mod place;
 mod promises;
+mod queue;
 mod redis_store;
 
 /// Runs every promise of [`LockStore`](lock_runtime::store::LockStore) against one place.
@@ -42,6 +43,27 @@ macro_rules! conformance {
                 operations_need_no_runtime,
                 random_histories_follow_the_model,
             }
+
+            conformance! {@ $place;
+                queue::a_free_key_is_granted_at_once,
+                queue::a_release_hands_over_in_the_order_of_joining,
+                queue::keys_have_queues_of_their_own,
+                queue::the_grant_is_dated_before_the_expiry_was_set,
+                queue::one_who_leaves_is_passed_over,
+                queue::one_who_leaves_with_the_lock_hands_it_over,
+                queue::one_who_never_came_leaves_without_an_effect,
+                queue::one_who_has_died_blocks_no_longer_than_its_lease,
+                queue::an_expired_lock_goes_to_the_first_in_line,
+                queue::a_renewal_holds_the_queue_back_and_a_shorter_one_lets_it_in_sooner,
+                queue::a_minimum_hold_holds_the_queue_back_until_it_is_over,
+                queue::a_fair_acquire_waits_behind_the_queue_and_a_plain_one_does_not,
+                queue::tokens_grow_from_hand_to_hand,
+                queue::a_former_holder_gets_no_token_of_its_successor,
+                queue::whoever_waits_sees_the_holder,
+                queue::a_release_by_another_value_hands_over_nothing,
+                queue::the_same_release_twice_hands_over_once,
+                queue::many_come_and_go_and_each_gets_the_lock_once,
+            }
         }
     };
     (@ $place:expr; $($promise:ident),* $(,)?) => {
@@ -51,6 +73,17 @@ macro_rules! conformance {
                 crate::place::run(&$place, async |place| crate::promises::$promise(place).await);
             }
         )*
+    };
+    (@ $place:expr; $(queue::$promise:ident),* $(,)?) => {
+        /// Of the stores that have a queue.
+        mod queue {
+            $(
+                #[test]
+                fn $promise() {
+                    crate::place::run(&$place, async |place| crate::queue::$promise(place).await);
+                }
+            )*
+        }
     };
 }
 

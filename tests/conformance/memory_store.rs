@@ -4,33 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_runtime::store::memory::MemoryStore;
-use lock_runtime::store::{LockStore, Receipt, ReleaseRequest, Verdict};
+use lock_runtime::store::{Receipt, ReleaseRequest, Verdict};
 use lock_runtime::{Backoff, LockManager};
 use tokio::time::Instant;
 
 use crate::place::{GRANTED, InMemory, LONG, Place};
-
-#[tokio::test(start_paused = true)]
-async fn a_release_wakes_one_who_waits_for_the_key() {
-    let place = InMemory::new();
-    let (a, store) = (place.client("a"), place.store());
-    assert_eq!(a.acquire("k", LONG).await, GRANTED);
-    let mut released = wait_for(&store, "k");
-    let mut elsewhere = wait_for(&store, "other");
-    tokio::task::yield_now().await;
-    assert!(!released.is_finished());
-    assert_eq!(a.release("k").await, Verdict::Owned);
-    (&mut released).await.unwrap();
-    tokio::task::yield_now().await;
-    assert!(!elsewhere.is_finished());
-    elsewhere.abort();
-    assert!((&mut elsewhere).await.is_err());
-}
-
-fn wait_for(store: &Arc<dyn LockStore>, key: &'static str) -> tokio::task::JoinHandle<()> {
-    let store = Arc::clone(store);
-    tokio::spawn(async move { store.released(key).await })
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_release_without_waiting_is_done_when_it_returns() {
@@ -45,6 +23,7 @@ async fn a_release_without_waiting_is_done_when_it_returns() {
             value,
             keep: None,
             unanswered_on: None,
+            queued: None,
             receipt: &receipt,
         };
         a.store.release_now(&request)

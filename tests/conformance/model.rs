@@ -1,6 +1,6 @@
 //! Random histories of several clients, compared answer by answer with an executable specification.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use lock_runtime::store::{Attempt, Fence, Verdict};
@@ -8,13 +8,15 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::place::{Ask, Client, Place, STEP, is_about};
+use crate::place::{Ask, Client, Place, STEP, Standing, is_about};
 
-/// How many histories, and how many steps each of them has.
+/// How many histories, and how many steps each of them has. For a long run raise the first.
 const HISTORIES: u32 = 40;
 const STEPS: usize = 80;
 const KEYS: usize = 3;
+/// Those who only try. The ones who stand in line are new each time.
 const CLIENTS: usize = 3;
+const HOLDER: usize = CLIENTS;
 
 /// Who has a key, and until when. Once released into its minimum hold, the key is nobody's.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +32,8 @@ struct Spec {
     /// In steps since the beginning.
     now: u32,
     held: BTreeMap<usize, Hold>,
+    /// Those in line for each key, and the lease that they have asked for.
+    lines: BTreeMap<usize, VecDeque<(usize, u32)>>,
     last_token: u64,
 }
 
@@ -78,13 +82,34 @@ impl Spec {
         verdict
     }
 
+    /// Who stands in line comes behind all others.
+    fn join(&mut self, key: usize, client: usize, lease: u32) {
+        self.lines.entry(key).or_default().push_back((client, lease));
+    }
+
+    /// Hands a free key to the first in line.
+    fn hand_over(&mut self, key: usize) -> Option<usize> {
+        if self.hold(key).is_some() {
+            return None;
+        }
+        let (client, lease) = self.lines.get_mut(&key)?.pop_front()?;
+        self.set(key, client, lease);
+        Some(client)
+    }
+
+    /// Takes the `nth` in line out of it.
+    fn leave(&mut self, key: usize, nth: usize) -> Option<usize> {
+        let line = self.lines.get_mut(&key).filter(|line| !line.is_empty())?;
+        line.remove(nth % line.len()).map(|(client, _)| client)
+    }
+
     fn take_token(&mut self, token: u64) {
         assert!(token > self.last_token, "token {token} after {}", self.last_token);
         self.last_token = token;
     }
 }
 
-/// One step of a history. Times are in [`STEP`]s.
+/// One step of a history. Times are in [`STEP`]s. The client [`HOLDER`] is whoever has the (first) key.
 #[derive(Clone, Debug)]
 enum Step {
     Acquire {
@@ -92,6 +117,18 @@ enum Step {
         key: usize,
         lease: u32,
         fence: bool,
+        fair: bool,
+    },
+    /// A new client stands in line.
+    Join {
+        key: usize,
+        lease: u32,
+        fence: bool,
+    },
+    /// One of those in line leaves it.
+    Leave {
+        key: usize,
+        nth: usize,
     },
     /// One batch; the entries are key and extension.
     Renew {
@@ -109,86 +146,210 @@ enum Step {
     },
     Pass {
         time: u32,
+        /// Whether somebody looks at the keys afterwards, so that nobody has to wait until the store itself does.
+        look: bool,
     },
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let (client, key, time) = (0..CLIENTS, 0..KEYS, 1..5_u32);
+    let (client, key, time) = (0..=HOLDER, 0..KEYS, 1..5_u32);
     prop_oneof![
-        4 => (client.clone(), key.clone(), time.clone(), any::<bool>())
-            .prop_map(|(client, key, lease, fence)| Step::Acquire { client, key, lease, fence }),
+        4 => (client.clone(), key.clone(), time.clone(), any::<bool>(), prop::bool::weighted(0.3))
+            .prop_map(|(client, key, lease, fence, fair)| Step::Acquire { client, key, lease, fence, fair }),
+        3 => (key.clone(), time.clone(), any::<bool>()).prop_map(|(key, lease, fence)| Step::Join { key, lease, fence }),
+        1 => (key.clone(), 0..10_usize).prop_map(|(key, nth)| Step::Leave { key, nth }),
         3 => (client.clone(), prop::collection::vec((key.clone(), prop::option::of(time.clone())), 0..6))
             .prop_map(|(client, batch)| Step::Renew { client, batch }),
-        2 => (client.clone(), key.clone(), prop::option::weighted(0.3, time.clone()))
+        3 => (client.clone(), key.clone(), prop::option::weighted(0.3, time.clone()))
             .prop_map(|(client, key, keep)| Step::Release { client, key, keep }),
         2 => (client, key).prop_map(|(client, key)| Step::Fence { client, key }),
-        2 => (1..3_u32).prop_map(|time| Step::Pass { time }),
+        2 => (1..3_u32, prop::bool::weighted(0.95)).prop_map(|(time, look)| Step::Pass { time, look }),
     ]
 }
 
-/// Carries one step out, on the store and on the specification.
-async fn carry_out(step: Step, spec: &mut Spec, clients: &[Client], keys: &[String], place: &impl Place) {
-    match step {
-        Step::Acquire {
-            client,
-            key,
-            lease,
-            fence,
-        } => {
-            let ask = Ask {
-                lease: STEP * lease,
+/// A store, the specification, and what they have in common.
+struct Scene<'a, P> {
+    place: &'a P,
+    spec: Spec,
+    keys: Vec<String>,
+    clients: Vec<Client>,
+    /// By client.
+    standing: BTreeMap<usize, Standing>,
+}
+
+fn new_client(place: &impl Place, number: usize) -> Client {
+    place.client(&format!("{:032x}:host:1:client-{number}", number + 16))
+}
+
+fn ask(lease: u32, fence: bool, fair: bool) -> Ask {
+    Ask {
+        lease: STEP * lease,
+        fence,
+        tell_remaining: true,
+        fair,
+    }
+}
+
+impl<'a, P: Place> Scene<'a, P> {
+    fn new(place: &'a P, nth: u32, last_token: u64) -> Self {
+        Self {
+            place,
+            spec: Spec {
+                last_token,
+                ..Spec::default()
+            },
+            // Each history has keys of its own.
+            keys: (0..KEYS).map(|key| format!("history-{nth}:{key}")).collect(),
+            clients: (0..=HOLDER).map(|number| new_client(place, number)).collect(),
+            standing: BTreeMap::new(),
+        }
+    }
+
+    fn who(&self, client: usize, key: usize) -> usize {
+        match self.spec.hold(key) {
+            Some(hold) if client == HOLDER => hold.client,
+            _ => client,
+        }
+    }
+
+    /// Carries one step out, on the store and on the specification.
+    async fn carry_out(&mut self, step: Step) {
+        match step {
+            Step::Acquire {
+                client,
+                key,
+                lease,
                 fence,
-                tell_remaining: true,
-            };
-            let answer = clients[client].try_acquire(&keys[key], ask).await.unwrap();
-            match (spec.verdict(key, client), answer) {
-                (Verdict::Foreign, Attempt::Busy { holder, remaining }) => {
-                    let hold = spec.hold(key).unwrap();
-                    // Not by the token, which a key in its minimum hold does not show.
-                    assert_eq!(holder.unwrap().function(), Some(&*format!("client-{}", hold.client)));
-                    let left = STEP * (hold.until - spec.now);
-                    assert!(is_about(remaining, left), "{remaining:?} instead of {left:?}");
-                }
-                (Verdict::Owned | Verdict::Gone, Attempt::Granted { fence: token }) => {
-                    assert_eq!(token.is_some(), fence);
-                    if let Some(token) = token {
-                        spec.take_token(token);
-                    }
-                    spec.set(key, client, lease);
-                }
-                (verdict, answer) => panic!("client {client} got {answer:?} while the key was {verdict:?}"),
+                fair,
+            } => {
+                let client = self.who(client, key);
+                self.acquire(client, key, lease, ask(lease, fence, fair)).await;
             }
-        }
-        Step::Renew { client, batch } => {
-            let requests: Vec<_> = batch
-                .iter()
-                .map(|(key, extend)| clients[client].request(&keys[*key], extend.map(|extend| STEP * extend)))
-                .collect();
-            let verdicts = clients[client].store.renew(&requests).await.unwrap();
-            assert_eq!(verdicts.len(), batch.len());
-            for ((key, extend), verdict) in batch.into_iter().zip(verdicts) {
-                assert_eq!(verdict, spec.verdict(key, client));
-                if let (Verdict::Owned, Some(lease)) = (verdict, extend) {
-                    spec.set(key, client, lease);
+            Step::Join { key, lease, fence } => self.join(key, lease, fence).await,
+            Step::Leave { key, nth } => {
+                if let Some(client) = self.spec.leave(key, nth) {
+                    let left = self.standing.remove(&client).unwrap().leave().await;
+                    assert_eq!(left, self.spec.verdict(key, client));
                 }
             }
+            Step::Renew { client, batch } => {
+                let client = batch.first().map_or(client, |(key, _)| self.who(client, *key));
+                self.renew(client, batch).await;
+            }
+            Step::Release { client, key, keep } => {
+                let client = self.who(client, key);
+                let verdict = self.clients[client]
+                    .try_release(&self.keys[key], keep.map(|keep| STEP * keep))
+                    .await
+                    .unwrap();
+                assert_eq!(verdict, self.spec.release(key, client, keep));
+            }
+            Step::Fence { client, key } => {
+                let client = self.who(client, key);
+                let answer = self.clients[client].fence(&self.keys[key]).await;
+                match (answer, self.spec.verdict(key, client)) {
+                    (Fence::Token(token), Verdict::Owned) => self.spec.take_token(token),
+                    (Fence::NotOwned(verdict), expected) if expected != Verdict::Owned => assert_eq!(verdict, expected),
+                    (answer, expected) => panic!("{answer:?} for a lock that is {expected:?}"),
+                }
+            }
+            Step::Pass { time, look } => {
+                self.place.age(STEP * time).await;
+                self.spec.now += time;
+                if look {
+                    self.look().await;
+                }
+            }
         }
-        Step::Release { client, key, keep } => {
-            let verdict = clients[client]
-                .try_release(&keys[key], keep.map(|keep| STEP * keep))
-                .await
-                .unwrap();
-            assert_eq!(verdict, spec.release(key, client, keep));
+        self.settle().await;
+    }
+
+    async fn acquire(&mut self, client: usize, key: usize, lease: u32, ask: Ask) {
+        let answer = self.clients[client].try_acquire(&self.keys[key], ask).await.unwrap();
+        match (self.spec.verdict(key, client), answer) {
+            (Verdict::Foreign, Attempt::Busy { holder, remaining }) => {
+                let hold = self.spec.hold(key).unwrap();
+                // Not by the token, which a key in its minimum hold does not show.
+                assert_eq!(holder.unwrap().function(), Some(&*format!("client-{}", hold.client)));
+                let left = STEP * (hold.until - self.spec.now);
+                assert!(is_about(remaining, left), "{remaining:?} instead of {left:?}");
+            }
+            (Verdict::Owned | Verdict::Gone, Attempt::Granted { fence: token }) => {
+                assert_eq!(token.is_some(), ask.fence);
+                if let Some(token) = token {
+                    self.spec.take_token(token);
+                }
+                self.spec.set(key, client, lease);
+            }
+            (verdict, answer) => panic!("client {client} got {answer:?} while the key was {verdict:?}"),
         }
-        Step::Fence { client, key } => match (clients[client].fence(&keys[key]).await, spec.verdict(key, client)) {
-            (Fence::Token(token), Verdict::Owned) => spec.take_token(token),
-            (Fence::NotOwned(verdict), expected) if expected != Verdict::Owned => assert_eq!(verdict, expected),
-            (answer, expected) => panic!("{answer:?} for a lock that is {expected:?}"),
-        },
-        Step::Pass { time } => {
-            place.age(STEP * time).await;
-            spec.now += time;
+    }
+
+    async fn join(&mut self, key: usize, lease: u32, fence: bool) {
+        let number = self.clients.len();
+        let client = new_client(self.place, number);
+        self.clients.push(client.clone());
+        let standing = client.stand(&self.keys[key], ask(lease, fence, false)).await;
+        self.standing.insert(number, standing);
+        self.spec.join(key, number, lease);
+    }
+
+    async fn renew(&mut self, client: usize, batch: Vec<(usize, Option<u32>)>) {
+        let requests: Vec<_> = batch
+            .iter()
+            .map(|(key, extend)| self.clients[client].request(&self.keys[*key], extend.map(|extend| STEP * extend)))
+            .collect();
+        let verdicts = self.clients[client].store.renew(&requests).await.unwrap();
+        assert_eq!(verdicts.len(), batch.len());
+        for ((key, extend), verdict) in batch.into_iter().zip(verdicts) {
+            assert_eq!(verdict, self.spec.verdict(key, client));
+            if let (Verdict::Owned, Some(lease)) = (verdict, extend) {
+                self.spec.set(key, client, lease);
+            }
         }
+    }
+
+    /// Somebody joins the lines of the keys that are free and leaves again: by then the first in line has the key.
+    async fn look(&mut self) {
+        for key in 0..KEYS {
+            if self.spec.hold(key).is_none() && self.spec.lines.get(&key).is_some_and(|line| !line.is_empty()) {
+                let passer_by = new_client(self.place, self.clients.len());
+                self.clients.push(passer_by.clone());
+                let left = passer_by
+                    .stand(&self.keys[key], ask(1, false, false))
+                    .await
+                    .leave()
+                    .await;
+                assert_eq!(left, Verdict::Foreign);
+            }
+        }
+    }
+
+    /// Waits until every key that is free and waited for is handed over, and sees to it that nobody else has got one.
+    async fn settle(&mut self) {
+        let mut tokens = Vec::new();
+        for key in 0..KEYS {
+            if let Some(client) = self.spec.hand_over(key) {
+                let standing = self.standing.remove(&client).unwrap();
+                tokens.extend(standing.claim().await);
+            }
+        }
+        // Those of several keys may have been taken in any order.
+        tokens.sort_unstable();
+        for token in tokens {
+            self.spec.take_token(token);
+        }
+        for (client, standing) in &self.standing {
+            assert!(standing.waits(), "client {client} has got a lock that is not its own");
+        }
+    }
+
+    /// Everybody leaves. Returns the last token.
+    async fn end(self) -> u64 {
+        for standing in self.standing.into_values() {
+            assert!(matches!(standing.leave().await, Verdict::Foreign | Verdict::Gone));
+        }
+        self.spec.last_token
     }
 }
 
@@ -196,23 +357,16 @@ pub(crate) async fn random_histories_follow_the_model(place: &impl Place) {
     let mut runner = TestRunner::new(Config::default());
     let histories = prop::collection::vec(step(), STEPS);
     let mut last_token = 0;
-    let clients: Vec<_> = (0..CLIENTS)
-        .map(|client| place.client(&format!("{:032x}:host:1:client-{client}", client + 16)))
-        .collect();
     for nth in 0..HISTORIES {
         let history = histories.new_tree(&mut runner).unwrap().current();
-        // Each history has keys of its own, and a failed one is shown whole.
-        let keys: Vec<_> = (0..KEYS).map(|key| format!("history-{nth}:{key}")).collect();
-        let mut spec = Spec {
-            last_token,
-            ..Spec::default()
-        };
+        let mut scene = Scene::new(place, nth, last_token);
+        // One that fails is shown whole.
         let told = Told(&history);
         for step in history.clone() {
-            carry_out(step, &mut spec, &clients, &keys, place).await;
+            scene.carry_out(step).await;
         }
+        last_token = scene.end().await;
         std::mem::forget(told);
-        last_token = spec.last_token;
         // The next history begins on an empty store.
         place.age(Duration::from_secs(3600)).await;
     }

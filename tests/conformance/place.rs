@@ -1,15 +1,18 @@
 //! Where the suite's locks are kept: what it needs from a store beyond the seam itself.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, LockStore, Receipt, ReleaseRequest, RenewRequest, StoreError, Verdict,
+    AcquireRequest, Attempt, Fence, LockStore, QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest, Sighting,
+    StoreError, Turn, Verdict,
 };
-use lock_tests::Server;
+use lock_runtime::{BootClock, Clock, TokioClock};
+use lock_tests::{PATIENCE, Server};
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 
 /// Every lease of the suite is a multiple of this, but for those that are to run out by themselves. It is far longer than
 /// a test takes, so that the time a test takes does not show.
@@ -28,11 +31,15 @@ pub(crate) trait Place {
     /// What the store's time is kept by.
     fn runtime(&self) -> Runtime;
 
+    /// The clock that its grants are dated by.
+    fn clock(&self) -> Arc<dyn Clock>;
+
     /// A client with a value of its own.
     fn client(&self, value: &str) -> Client {
         Client {
             store: self.store(),
             value: value.to_owned(),
+            clock: self.clock(),
         }
     }
 }
@@ -67,6 +74,10 @@ impl Place for InMemory {
             .build()
             .unwrap()
     }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(TokioClock)
+    }
 }
 
 /// A server of the version under test.
@@ -78,12 +89,13 @@ impl OnServer {
     }
 }
 
-/// A real server's clock cannot be moved, but the expiry of its keys can. What has passed of the last step is given back first.
+/// A real server's clock cannot be moved, but the expiry of its locks can. What has passed of the last step is given back first.
+/// Queues stay as they are: their expiry is that of the processes that wait.
 const AGE: &str = "
 local step, span = tonumber(ARGV[1]), tonumber(ARGV[2])
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local left = redis.call('PTTL', key)
-  if left >= 0 then
+  if left >= 0 and not string.find(key, '%lock-queue:', 1, true) then
     redis.call('PEXPIRE', key, math.ceil(left / step) * step - span)
   end
 end
@@ -108,6 +120,10 @@ impl Place for OnServer {
     fn runtime(&self) -> Runtime {
         Builder::new_current_thread().enable_all().build().unwrap()
     }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(BootClock)
+    }
 }
 
 /// A client that always presents the same value.
@@ -115,6 +131,7 @@ impl Place for OnServer {
 pub(crate) struct Client {
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) value: String,
+    pub(crate) clock: Arc<dyn Clock>,
 }
 
 /// How a lock is asked for. [`Ask::default`]: for [`LONG`], without a token, telling the rest of the holder's lease.
@@ -123,6 +140,7 @@ pub(crate) struct Ask {
     pub(crate) lease: Duration,
     pub(crate) fence: bool,
     pub(crate) tell_remaining: bool,
+    pub(crate) fair: bool,
 }
 
 impl Default for Ask {
@@ -131,6 +149,7 @@ impl Default for Ask {
             lease: LONG,
             fence: false,
             tell_remaining: true,
+            fair: false,
         }
     }
 }
@@ -144,13 +163,15 @@ impl Client {
             lease,
             fence,
             tell_remaining,
+            fair,
         } = ask;
         let request = AcquireRequest {
-            key,
-            value: &self.value,
+            key: &key.into(),
+            value: &self.value.as_str().into(),
             lease,
             fence,
             tell_remaining,
+            fair,
             receipt: &receipt,
         };
         self.store.acquire(&request).await
@@ -201,6 +222,7 @@ impl Client {
             value: &self.value,
             keep,
             unanswered_on: None,
+            queued: None,
             receipt: &receipt,
         };
         self.store.release(&request).await
@@ -208,6 +230,63 @@ impl Client {
 
     pub(crate) async fn release(&self, key: &str) -> Verdict {
         self.try_release(key, None).await.unwrap()
+    }
+
+    /// Waits in the queue for the lock.
+    pub(crate) async fn queue(
+        &self,
+        key: &str,
+        ask: Ask,
+        receipt: &Receipt,
+        sighting: &Sighting,
+    ) -> Result<Turn, StoreError> {
+        let request = QueueRequest {
+            key,
+            value: &self.value,
+            lease: ask.lease,
+            fence: ask.fence,
+            clock: &self.clock,
+            receipt,
+            sighting,
+        };
+        self.store.queue(&request).await
+    }
+
+    /// Stands in the queue from when this returns, or has the lock by then.
+    pub(crate) async fn stand(&self, key: &str, ask: Ask) -> Standing {
+        let (receipt, sighting) = (Arc::new(Receipt::default()), Arc::new(Sighting::default()));
+        let task = tokio::spawn({
+            let (client, key) = (self.clone(), key.to_owned());
+            let (receipt, sighting) = (Arc::clone(&receipt), Arc::clone(&sighting));
+            async move { client.queue(&key, ask, &receipt, &sighting).await }
+        });
+        let standing = Standing {
+            client: self.clone(),
+            key: key.to_owned(),
+            ask,
+            sighting,
+            task,
+        };
+        let stands = || receipt.connection().is_some() && receipt.unanswered_on().is_none();
+        until("a place in the queue", || stands() || standing.task.is_finished()).await;
+        standing
+    }
+
+    /// Takes the value back, wherever it is: in the queue or under the key.
+    pub(crate) async fn leave(&self, key: &str, ask: Ask) -> Verdict {
+        let receipt = Receipt::default();
+        let request = ReleaseRequest {
+            key,
+            value: &self.value,
+            keep: None,
+            unanswered_on: None,
+            queued: Some(Queued {
+                lease: ask.lease,
+                fence: ask.fence,
+            }),
+            receipt: &receipt,
+        };
+        self.store.release(&request).await.unwrap()
     }
 
     pub(crate) async fn fence(&self, key: &str) -> Fence {
@@ -238,6 +317,71 @@ impl Client {
                 false
             }
         }
+    }
+}
+
+/// A client in the queue.
+pub(crate) struct Standing {
+    pub(crate) client: Client,
+    key: String,
+    ask: Ask,
+    pub(crate) sighting: Arc<Sighting>,
+    task: JoinHandle<Result<Turn, StoreError>>,
+}
+
+impl Standing {
+    /// Whether it has been told nothing so far.
+    pub(crate) fn waits(&self) -> bool {
+        !self.task.is_finished()
+    }
+
+    /// Its turn, as the store tells it.
+    pub(crate) async fn turn(&mut self) -> Turn {
+        until("a turn in the queue", || self.task.is_finished()).await;
+        (&mut self.task).await.unwrap().unwrap()
+    }
+
+    /// Waits for the lock and puts its lease right, as the runtime does. Returns its token, where one was asked for.
+    pub(crate) async fn claim(mut self) -> Option<u64> {
+        let Turn::Granted { fence, lease, .. } = self.turn().await else {
+            panic!("{} has lost its place", self.client.value);
+        };
+        assert!(lease <= self.ask.lease, "{lease:?} is more than was asked for");
+        if lease < self.ask.lease {
+            let renewed = self.client.renew(&self.key, Some(self.ask.lease)).await;
+            assert_eq!(renewed, Verdict::Owned, "granted to {}", self.client.value);
+        }
+        match fence {
+            // It may be lost on its way, but not the right to another one.
+            None if self.ask.fence => Some(self.client.token(&self.key).await),
+            fence => {
+                assert_eq!(fence.is_some(), self.ask.fence);
+                fence
+            }
+        }
+    }
+
+    /// Stops listening, as a process does that is killed: the place stays.
+    pub(crate) async fn abandon(self) -> Client {
+        self.task.abort();
+        let _ = self.task.await;
+        self.client
+    }
+
+    /// Leaves the queue, or gives back what it got.
+    pub(crate) async fn leave(self) -> Verdict {
+        let (key, ask) = (self.key.clone(), self.ask);
+        self.abandon().await.leave(&key, ask).await
+    }
+}
+
+/// Waits for something that other tasks or threads do, without letting the time of a paused clock pass.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
+        std::thread::sleep(Duration::from_micros(50));
+        tokio::task::yield_now().await;
     }
 }
 

@@ -368,11 +368,12 @@ pub(crate) async fn a_receipt_names_the_connection(place: &impl Place) {
     assert_eq!(taken.connection(), None);
     let value = &a.value;
     let request = AcquireRequest {
-        key: KEY,
-        value,
+        key: &KEY.into(),
+        value: &value.as_str().into(),
         lease: LONG,
         fence: false,
         tell_remaining: false,
+        fair: false,
         receipt: &taken,
     };
     assert_eq!(a.store.acquire(&request).await.unwrap(), GRANTED);
@@ -383,6 +384,7 @@ pub(crate) async fn a_receipt_names_the_connection(place: &impl Place) {
         value,
         keep: None,
         unanswered_on: acquired_on,
+        queued: None,
         receipt: &given,
     };
     assert_eq!(a.store.release(&request).await.unwrap(), Verdict::Owned);

@@ -13,6 +13,7 @@ const FENCED: Ask = Ask {
     lease: LONG,
     fence: true,
     tell_remaining: true,
+    fair: false,
 };
 
 #[tokio::test]
@@ -34,6 +35,7 @@ async fn the_counter_of_tokens_is_the_only_key_left_behind_and_bears_the_prefix(
     let a = Client {
         store,
         value: "a".to_owned(),
+        clock: place.clock(),
     };
     for nth in 0..100 {
         let key = format!("shop:{nth}");
@@ -118,6 +120,7 @@ async fn a_command_is_sent_once_where_the_server_knows_the_script() {
     let a = Client {
         store,
         value: "a".to_owned(),
+        clock: place.clock(),
     };
     assert_eq!(a.acquire("k", LONG).await, GRANTED);
     assert_eq!(a.renew("k", Some(LONG)).await, Verdict::Owned);
@@ -200,6 +203,7 @@ async fn the_end_of_the_reporting_connection_is_reported_as_any_key() {
     let a = Client {
         store: Arc::new(RedisStore::open(&proxy.url(), "").unwrap()),
         value: "a".to_owned(),
+        clock: place.clock(),
     };
     let reports = Reports::listen(&*a.store);
     assert_eq!(a.acquire("k", LONG).await, GRANTED);

@@ -241,6 +241,7 @@ async fn a_release_or_renewal_with_another_value_never_touches_the_lock() {
                 value: forged,
                 keep,
                 unanswered_on: None,
+                queued: None,
                 receipt: &receipt,
             };
             assert_eq!(store.release(&request).await.unwrap(), Verdict::Foreign, "{forged:?}");

@@ -218,7 +218,7 @@ async fn a_busy_call_sends_no_last_attempt_that_it_cannot_wait_for() {
             .unwrap();
         let sent: Vec<_> = proxy.commands()[mark..]
             .iter()
-            .filter(|command| command.mentions(&stored("busy")))
+            .filter(|command| acquires("busy", LONG)(command))
             .map(ToString::to_string)
             .collect();
         assert_eq!(sent.len(), 3, "one attempt each: {sent:#?}");

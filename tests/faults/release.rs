@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockError, LockGuard, LockManager};
 use lock_tests::patience::eventually_blocking;
-use lock_tests::{Action, PATIENCE, Proxy, Server, eventually, lock_child};
+use lock_tests::{Action, Command, PATIENCE, Proxy, Server, eventually, lock_child};
 use tokio::sync::oneshot;
 
 use crate::stage::{LONG, acquires, connected, gone, manager, stored};
@@ -298,14 +298,9 @@ async fn a_minimum_hold_does_not_begin_anew_with_each_try_of_its_release() {
     let request = locks.lock("kept").lease(LONG).at_least(at_least);
     let guard = request.acquire().await.unwrap();
     let granted = Instant::now();
-    let acquire = proxy
-        .wait_for("the acquire", |command| command.mentions(&stored("kept")))
-        .await;
     let refusal = Action::error("NOREPLICAS Not enough good replicas to write.");
-    let refused = proxy.on_each(
-        move |command| command.connection == acquire.connection && command.is_script(),
-        refusal,
-    );
+    let gives_back = |command: &Command| command.is_script() && command.argument(4) == Some(&stored("kept"));
+    let refused = proxy.on_each(gives_back, refusal);
     drop(guard);
     // By then it has been tried for half a second at least.
     refused.done_times(6).await;

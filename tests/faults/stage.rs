@@ -69,13 +69,11 @@ pub(crate) fn renewals(proxy: &Proxy, key: &str, lease: Duration) -> Vec<Command
 
 /// Whether a command takes this lock in one `SET` or by the script of older servers.
 pub(crate) fn acquires(key: &str, lease: Duration) -> impl Fn(&Command) -> bool + Send + use<> {
-    let renews = renews(key, lease);
-    let key = stored(key);
-    let first = std::sync::atomic::AtomicBool::new(true);
+    let (key, lease) = (stored(key), lease.as_millis().to_string());
     move |command| {
-        (command.is("SET") && command.argument(1) == Some(&key))
-            // The script takes the same arguments as a renewal, which comes later.
-            || (renews(command) && first.swap(false, Ordering::SeqCst))
+        command.argument(if command.is_script() { 3 } else { 1 }) == Some(&key)
+            && (command.is("SET") || (command.is_script() && command.arguments.len() == 10))
+            && command.arguments.iter().any(|argument| argument == lease.as_bytes())
     }
 }
 
@@ -84,9 +82,9 @@ pub(crate) fn releases(key: &str) -> impl Fn(&Command) -> bool + Send + use<> {
     let key = stored(key);
     move |command| {
         command.is_script()
-            && command.arguments.len() == 6
-            && command.argument(3) == Some(&key)
-            && command.argument(5) == Some("0")
+            && command.argument(4) == Some(&key)
+            && command.argument(6).is_some_and(|channels| channels.ends_with("wake:"))
+            && command.argument(8) == Some("0")
     }
 }
 

@@ -97,7 +97,8 @@ async fn the_span_of_a_call_tells_key_wait_attempts_holder_fence_and_outcome() {
         .acquire()
         .await
         .unwrap();
-    let busy = locks.lock("held").wait(Duration::from_millis(200)).acquire().await;
+    let other = connected(&server.url()).await;
+    let busy = other.lock("held").wait(Duration::from_millis(200)).acquire().await;
     assert!(busy.is_err_and(|error| error.is_busy()));
     let told = spans.last();
     assert_eq!(told["outcome"], "busy");

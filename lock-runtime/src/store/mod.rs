@@ -6,10 +6,11 @@ pub mod redis;
 use std::error::Error;
 use std::fmt::{self, Debug};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::clock::{Clock, Moment};
 use crate::holder::Holder;
 
 /// What a store's operation returns.
@@ -25,6 +26,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// - A release that keeps the key for a minimum hold ends the ownership all the same: the value then owns the key no
 ///   longer, and the same release sent again is [`Verdict::Owned`] without another effect.
 /// - An `acquire` that failed with [`Outcome::Unknown`] may have been applied, or may still be applied later.
+/// - A release hands the lock to the first in the store's [`queue`](Self::queue), in the same step. One that has died is
+///   passed over within a second or two.
 ///
 /// The futures need no particular runtime to be polled on. Dropping one at any point is safe: whatever was sent
 /// may still be carried out, and the runtime then releases it.
@@ -38,6 +41,16 @@ pub trait LockStore: Debug + Send + Sync + 'static {
     /// Gives the lock back.
     fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict>;
 
+    /// Sends a release behind everything that was sent before, without waiting for it: what is sent after it from the
+    /// same runtime is carried out after it. The outcome goes to `report`.
+    ///
+    /// # Errors
+    /// The report back, when that cannot be done: use [`release`](Self::release).
+    fn release_in_order(&self, request: &ReleaseRequest<'_>, report: ReleaseReport) -> Result<(), ReleaseReport> {
+        let _ = request;
+        Err(report)
+    }
+
     /// Takes a fencing token for a lock that is still held.
     fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence>;
 
@@ -47,10 +60,13 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Completes when the key may have become free. A hint: it may come late, or never.
-    fn released<'a>(&'a self, key: &'a str) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        let _ = key;
-        Box::pin(std::future::pending())
+    /// Stands in the store's queue for a key until the lock is handed to `request.value`.
+    ///
+    /// Whoever drops the future early releases the value with [`ReleaseRequest::queued`], which also takes it out of the
+    /// queue. A store without a queue answers [`Turn::Unavailable`], and its callers try again after pauses.
+    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, Turn> {
+        let _ = request;
+        Box::pin(std::future::ready(Ok(Turn::Unavailable)))
     }
 
     /// Hands over a receiver for [`LossHint`]s, and tells whether the store will send any.
@@ -62,10 +78,16 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         false
     }
 
-    /// Whether the store lives in this process and by tokio's clock, so that [`release_now`](Self::release_now)
-    /// answers.
+    /// Whether the store lives in this process and by tokio's clock, so that [`acquire_now`](Self::acquire_now) and
+    /// [`release_now`](Self::release_now) answer.
     fn release_is_immediate(&self) -> bool {
         false
+    }
+
+    /// Takes the lock if it is free, without waiting, for stores that can. `None`: use [`acquire`](Self::acquire).
+    fn acquire_now(&self, request: &AcquireRequest<'_>) -> Option<Result<Attempt, StoreError>> {
+        let _ = request;
+        None
     }
 
     /// Releases without waiting, for stores that can. `None`: use [`release`](Self::release).
@@ -79,37 +101,108 @@ pub trait LockStore: Debug + Send + Sync + 'static {
 #[derive(Debug)]
 pub struct AcquireRequest<'a> {
     /// The whole key, prefix included.
-    pub key: &'a str,
+    pub key: &'a Arc<str>,
     /// The value to store: the holder's unique token and who it is.
-    pub value: &'a str,
+    pub value: &'a Arc<str>,
     /// Time to live in the store.
     pub lease: Duration,
     /// Whether to take a fencing token in the same step.
     pub fence: bool,
     /// Whether a busy answer should tell the rest of the holder's lease.
     pub tell_remaining: bool,
+    /// Whether the lock counts as busy while others stand in the store's queue for it.
+    pub fair: bool,
     /// Filled in by the store before it sends anything.
     pub receipt: &'a Receipt,
 }
 
-/// Which connection a request was sent on.
+/// Which connection a request was sent on, and whether it was answered.
 ///
 /// A later command on the same connection cannot overtake the request; one on another connection can.
 #[derive(Debug, Default)]
-pub struct Receipt(AtomicU64);
+pub struct Receipt {
+    connection: AtomicU64,
+    answered: AtomicBool,
+}
 
 impl Receipt {
     /// To be called by the store just before it sends, with a number other than zero that is unique to the
     /// connection.
     pub fn sent_on(&self, connection: u64) {
-        self.0.store(connection, Ordering::Release);
+        self.connection.store(connection, Ordering::Release);
+    }
+
+    /// To be called by the store when the answer to a [`QueueRequest`] is there: from then on nothing of the request is on
+    /// its way.
+    pub fn answered(&self) {
+        self.answered.store(true, Ordering::Release);
     }
 
     /// The connection's number, or `None` when nothing has been sent.
     #[must_use]
     pub fn connection(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Acquire)).filter(|connection| *connection != 0)
+        Some(self.connection.load(Ordering::Acquire)).filter(|connection| *connection != 0)
     }
+
+    /// The connection's number while the request has not been answered.
+    #[must_use]
+    pub fn unanswered_on(&self) -> Option<u64> {
+        self.connection().filter(|_| !self.answered.load(Ordering::Acquire))
+    }
+}
+
+/// Asks for a place in the store's queue. See [`LockStore::queue`].
+#[derive(Debug)]
+pub struct QueueRequest<'a> {
+    /// The whole key, prefix included.
+    pub key: &'a str,
+    /// The value to store, never used in an earlier request.
+    pub value: &'a str,
+    /// Time to live in the store.
+    pub lease: Duration,
+    /// Whether to take a fencing token in the same step.
+    pub fence: bool,
+    /// The clock of [`Turn::Granted`]'s `since`.
+    pub clock: &'a Arc<dyn Clock>,
+    /// Filled in by the store before it sends anything.
+    pub receipt: &'a Receipt,
+    /// Filled in by the store with whom the request waits for, as often as it learns of it.
+    pub sighting: &'a Sighting,
+}
+
+/// Who had a lock when the store was last asked.
+#[derive(Debug, Default)]
+pub struct Sighting(Mutex<Option<(Holder, Option<Duration>)>>);
+
+impl Sighting {
+    /// Notes the holder and the rest of its lease, where known.
+    pub fn see(&self, holder: Holder, remaining: Option<Duration>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((holder, remaining));
+    }
+
+    /// The last note, which is taken out.
+    pub fn take(&self) -> Option<(Holder, Option<Duration>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// How a place in the store's queue has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The lock is the caller's.
+    Granted {
+        /// The fencing token, if one was asked for.
+        fence: Option<u64>,
+        /// A moment on the request's clock before which the store cannot have set the key's expiry.
+        since: Moment,
+        /// What the expiry was set to: the lease that was asked for, or a shorter one, within which the caller is to renew
+        /// it to that.
+        lease: Duration,
+    },
+    /// The place was lost: the request is to be made anew, with another value.
+    Lapsed,
+    /// There is no queue, or not now: the lock is to be tried again after a pause.
+    Unavailable,
 }
 
 /// The answer to an [`AcquireRequest`].
@@ -152,8 +245,19 @@ pub struct ReleaseRequest<'a> {
     /// The connection of an acquire that was not answered; `None` when it was. The store prefers it while it lives,
     /// since a release must not overtake its acquire.
     pub unanswered_on: Option<u64>,
+    /// The value may stand in the store's queue, and is to be taken out of it.
+    pub queued: Option<Queued>,
     /// Filled in by the store before it sends anything.
     pub receipt: &'a Receipt,
+}
+
+/// What a [`QueueRequest`] asked for that has to be taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// Its lease.
+    pub lease: Duration,
+    /// Whether it asked for a fencing token.
+    pub fence: bool,
 }
 
 /// Whether a lock was still the caller's when the store looked.
@@ -184,6 +288,9 @@ pub enum LossHint {
     /// Any key may have changed unseen: after a flush, or after the connection that reports changes was lost.
     All,
 }
+
+/// Takes the outcome of a release that nobody waits for. Must not block.
+pub type ReleaseReport = Box<dyn FnOnce(Result<Verdict, StoreError>) + Send>;
 
 /// Takes a store's [`LossHint`]s. Must not block.
 pub type LossReceiver = Arc<dyn Fn(LossHint) + Send + Sync>;

@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "lock-child/contend.rs"]
+mod contend;
+
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use fork::{Fork, fork, waitpid};
-use lock_runtime::{LockError, LockGuard, LockManager, LostReason, current};
+use lock_runtime::{Handover, LockError, LockGuard, LockManager, LostReason, current};
 use lock_tests::children::{child_hears, child_says};
 use lock_tests::{Stamp, StoreJudge};
 use tokio::sync::{Notify, mpsc};
@@ -26,7 +29,9 @@ fn main() {
         ["crowd", url, lease] => block_on(crowd(url, millis(lease))),
         ["queue", url] => block_on(queue(url)),
         ["many", url, count, lease] => block_on(many(url, count.parse().unwrap(), millis(lease))),
+        ["contend", url, how] => block_on(contend::contend(url, how == "patiently")),
         ["fork", url, key] => fork_inside(url, key),
+        ["fork-in-line", url, key] => fork_in_line(url, key),
         ["log", url] => block_on(log(url)),
         ref unknown => panic!("lock-child does not know {unknown:?}"),
     }
@@ -285,6 +290,62 @@ fn fork_inside(url: &str, key: &str) {
     });
     child_says(format_args!("parent {}", outcome(&ended)));
     child_hears();
+}
+
+/// As [`fork_inside`], while two calls stand in line behind the body. Each process says how its call has ended, which of those in line
+/// got the lock, and how often it was passed on.
+fn fork_in_line(url: &str, key: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let parent = std::process::id();
+    runtime.block_on(async {
+        let ever = Handover::new(u32::MAX, Duration::from_secs(60));
+        let locks = LockManager::builder(url).handover(ever).build().unwrap();
+        let request = || locks.lock(key).lease(Duration::from_secs(60));
+        let mut line = Vec::new();
+        let body = async {
+            for _ in 0..2 {
+                line.push(tokio::spawn(request().run(async {})));
+                tokio::task::yield_now().await;
+            }
+            child_says("holding");
+            let _ = child_hears();
+            match fork().unwrap() {
+                Fork::Parent(fork) => drop(waitpid(fork).unwrap()),
+                Fork::Child => loop {
+                    tokio::task::yield_now().await;
+                },
+            }
+        };
+        let ended = outcome(&request().run(body).await);
+        let passed = || locks.stats().passed;
+        if std::process::id() == parent {
+            for call in line {
+                call.await.unwrap().unwrap();
+            }
+            child_says(format_args!("parent {ended} both {}", passed()));
+            let _ = child_hears();
+            return;
+        }
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        let got = if line.iter().any(tokio::task::JoinHandle::is_finished) {
+            "some"
+        } else {
+            "none"
+        };
+        for call in line {
+            call.abort();
+            let _ = call.await;
+        }
+        child_says(format_args!("fork {ended} {got} {}", passed()));
+        // The parent waits until this process is gone.
+        let _ = child_hears();
+        std::process::exit(0);
+    });
 }
 
 /// Takes, renews, waits for and gives back locks, and says `logged <events up to debug> <events above>` of all threads.

@@ -1,8 +1,10 @@
 //! The exclusive lock in memory: the same steps as the Lua scripts of the Redis store.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::Tables;
+use super::queue::Ticket;
 use crate::clock::Moment;
 use crate::holder::Holder;
 use crate::store::{AcquireRequest, Attempt, Fence, ReleaseRequest, RenewRequest, StoreError, Verdict};
@@ -10,19 +12,26 @@ use crate::store::{AcquireRequest, Attempt, Fence, ReleaseRequest, RenewRequest,
 /// The value under one key.
 #[derive(Debug)]
 pub(super) struct Slot {
-    value: Box<str>,
+    value: Arc<str>,
     expires: Moment,
     /// Released, and kept for the rest of its minimum hold: the value no longer owns it.
     kept: bool,
 }
 
+impl Slot {
+    pub(super) fn new(value: &Arc<str>, expires: Moment) -> Self {
+        Self {
+            value: Arc::clone(value),
+            expires,
+            kept: false,
+        }
+    }
+}
+
 impl Tables {
     /// The unexpired value under `key`.
     fn live(&mut self, key: &str, now: Moment) -> Option<&mut Slot> {
-        if self.slots.get(key).is_some_and(|slot| slot.expires <= now) {
-            self.slots.remove(key);
-        }
-        self.slots.get_mut(key)
+        self.slots.get_mut(key).filter(|slot| slot.expires > now)
     }
 
     /// Removes what has expired, once so much has come that it may be worth it.
@@ -41,23 +50,34 @@ impl Tables {
         }
     }
 
+    pub(super) fn put(&mut self, key: &Arc<str>, slot: Slot, now: Moment) {
+        self.sweep(now);
+        self.slots.insert(Arc::clone(key), slot);
+    }
+
+    /// Who has the key, and for how long.
+    pub(super) fn seen(&mut self, key: &str, now: Moment) -> Option<(Holder, Duration)> {
+        let slot = self.live(key, now)?;
+        Some((Holder::new(&*slot.value), slot.expires.since(now)))
+    }
+
     pub(super) fn acquire(&mut self, request: &AcquireRequest<'_>, now: Moment) -> Result<Attempt, StoreError> {
         if let Some(slot) = self.live(request.key, now)
-            && (*slot.value != *request.value || slot.kept)
+            && (*slot.value != **request.value || slot.kept)
         {
             return Ok(Attempt::Busy {
-                holder: Some(Holder::new(slot.value.clone())),
+                holder: Some(Holder::new(&*slot.value)),
                 remaining: request.tell_remaining.then(|| slot.expires.since(now)),
             });
         }
+        if request.fair && self.has_queue(request.key, now) {
+            return Ok(Attempt::Busy {
+                holder: None,
+                remaining: None,
+            });
+        }
         let fence = if request.fence { Some(self.next_fence()?) } else { None };
-        let slot = Slot {
-            value: request.value.into(),
-            expires: now.after(request.lease),
-            kept: false,
-        };
-        self.sweep(now);
-        self.slots.insert(request.key.into(), slot);
+        self.put(request.key, Slot::new(request.value, now.after(request.lease)), now);
         Ok(Attempt::Granted { fence })
     }
 
@@ -72,29 +92,30 @@ impl Tables {
         }
     }
 
-    pub(super) fn release(&mut self, request: &ReleaseRequest<'_>, now: Moment) -> Verdict {
+    /// Releases. Returns also whom to wake.
+    pub(super) fn release(&mut self, request: &ReleaseRequest<'_>, now: Moment) -> (Verdict, Option<Arc<Ticket>>) {
+        if request.queued.is_some() {
+            self.leave_queue(request.key, request.value);
+        }
         if request.keep.is_some()
             && let Some(slot) = self.live(request.key, now)
             && slot.kept
             && *slot.value == *request.value
         {
             // The same release once more.
-            return Verdict::Owned;
+            return (Verdict::Owned, None);
         }
         match self.verdict(request.key, request.value, now) {
             Ok(slot) => {
                 if let Some(keep) = request.keep {
                     slot.expires = now.after(keep);
                     slot.kept = true;
-                } else {
-                    self.slots.remove(request.key);
-                    if let Some(waiting) = self.waiting.get(request.key) {
-                        waiting.notify_one();
-                    }
+                    return (Verdict::Owned, None);
                 }
-                Verdict::Owned
+                self.slots.remove(request.key);
+                (Verdict::Owned, self.hand_over(request.key, now))
             }
-            Err(verdict) => verdict,
+            Err(verdict) => (verdict, None),
         }
     }
 
@@ -106,7 +127,7 @@ impl Tables {
     }
 
     /// `max(last + 1, microseconds)`: it grows strictly, also over a restart.
-    fn next_fence(&mut self) -> Result<u64, StoreError> {
+    pub(super) fn next_fence(&mut self) -> Result<u64, StoreError> {
         let time = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or(Duration::ZERO);

@@ -2,17 +2,19 @@
 //! test can pause.
 
 mod exclusive;
+mod queue;
 
 use std::collections::HashMap;
 use std::future::ready;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
-
-use super::{AcquireRequest, Attempt, Fence, LockStore, ReleaseRequest, RenewRequest, StoreFuture, Verdict};
+use super::{
+    AcquireRequest, Attempt, Fence, LockStore, QueueRequest, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
+    Turn, Verdict,
+};
 use crate::clock::{Clock, Moment, TokioClock};
 use exclusive::Slot;
+use queue::Queue;
 
 /// Locks kept in this process. Managers that are given the same store exclude each other.
 ///
@@ -33,13 +35,13 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct Tables {
-    slots: HashMap<Box<str>, Slot>,
+    slots: HashMap<Arc<str>, Slot>,
     /// At how many slots to look for expired ones.
     sweep_at: usize,
     /// The last fencing token given out, of all keys.
     last_fence: u64,
     /// Those who wait for a key, if any.
-    waiting: HashMap<Box<str>, Arc<Notify>>,
+    queues: HashMap<Box<str>, Queue>,
 }
 
 impl MemoryStore {
@@ -56,12 +58,26 @@ impl MemoryStore {
     fn now() -> Moment {
         TokioClock.now()
     }
+
+    fn take(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
+        request.receipt.sent_on(1);
+        self.tables().acquire(request, Self::now())
+    }
+
+    /// Releases, and wakes whoever got the lock.
+    fn give_back(&self, request: &ReleaseRequest<'_>) -> Verdict {
+        request.receipt.sent_on(1);
+        let (verdict, next) = self.tables().release(request, Self::now());
+        if let Some(next) = next {
+            next.wake();
+        }
+        verdict
+    }
 }
 
 impl LockStore for MemoryStore {
     fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
-        request.receipt.sent_on(1);
-        Box::pin(ready(self.tables().acquire(request, Self::now())))
+        Box::pin(ready(self.take(request)))
     }
 
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>> {
@@ -74,52 +90,26 @@ impl LockStore for MemoryStore {
     }
 
     fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict> {
-        request.receipt.sent_on(1);
-        Box::pin(ready(Ok(self.tables().release(request, Self::now()))))
+        Box::pin(ready(Ok(self.give_back(request))))
     }
 
     fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
         Box::pin(ready(self.tables().fence(key, value, Self::now())))
     }
 
-    fn released<'a>(&'a self, key: &'a str) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        let waiting = {
-            let mut tables = self.tables();
-            match tables.waiting.get(key) {
-                Some(waiting) => Arc::clone(waiting),
-                None => Arc::clone(tables.waiting.entry(key.into()).or_default()),
-            }
-        };
-        let leave = Leave {
-            store: self,
-            key,
-            waiting,
-        };
-        Box::pin(async move { leave.waiting.notified().await })
+    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, Turn> {
+        Box::pin(self.stand_in_queue(request))
     }
 
     fn release_is_immediate(&self) -> bool {
         true
     }
 
-    fn release_now(&self, request: &ReleaseRequest<'_>) -> Option<Verdict> {
-        Some(self.tables().release(request, Self::now()))
+    fn acquire_now(&self, request: &AcquireRequest<'_>) -> Option<Result<Attempt, StoreError>> {
+        Some(self.take(request))
     }
-}
 
-/// One waiter; the last one takes the entry along.
-struct Leave<'a> {
-    store: &'a MemoryStore,
-    key: &'a str,
-    waiting: Arc<Notify>,
-}
-
-impl Drop for Leave<'_> {
-    fn drop(&mut self) {
-        let mut tables = self.store.tables();
-        // The table's own and this one.
-        if Arc::strong_count(&self.waiting) <= 2 {
-            tables.waiting.remove(self.key);
-        }
+    fn release_now(&self, request: &ReleaseRequest<'_>) -> Option<Verdict> {
+        Some(self.give_back(request))
     }
 }

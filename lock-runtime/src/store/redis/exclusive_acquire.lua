@@ -1,15 +1,16 @@
 -- Takes an exclusive lock.
--- KEYS: the lock; with fencing also the counter.  ARGV: the holder's value, lease in ms.
--- Returns {1, fence or ''} when granted, {0, the holder's value, rest of its lease in ms} when busy.
+-- KEYS: the lock, its queue, the fencing counter.
+-- ARGV: the holder's value, lease in ms, 1 to take a fencing token, 1 to let those in the queue go first.
+-- Returns {1, fence or ''} when granted, {0, the holder's value or '', rest of its lease in ms} when busy.
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
   return {0, holder, redis.call('PTTL', KEYS[1])}
 end
--- The fence comes first: if it fails, no lock is left behind.
-local fence = ''
-if KEYS[2] then
-  fence = next_fence(KEYS[2])
+if not holder and ARGV[4] == '1' and first_in(KEYS[2]) then
+  return {0, '', 0}
 end
+-- The fence comes first: if it fails, no lock is left behind.
+local fence = ARGV[3] == '1' and next_fence(KEYS[3]) or ''
 if holder then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 else

@@ -1,16 +1,20 @@
-//! One connection to the server, made on the lock thread, replaced when it fails or no longer answers.
+//! One connection to the server, driven by one runtime, replaced when it fails or no longer answers.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, Value};
-use tokio::sync::watch;
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
 
 use super::failure;
+use super::queue::Names;
+use super::scripts::RELEASE;
 use super::server::{self, Server};
+use super::wire::{self, Release, Reply, Sender, What};
 use crate::clock::{BootClock, Clock};
 use crate::engine::{Engine, Timer};
 use crate::store::{LossHint, LossReceiver, StoreError};
@@ -25,20 +29,37 @@ const RETIRED_FOR: Duration = Duration::from_secs(60);
 pub(super) enum Purpose {
     /// Acquires and releases.
     Commands {
-        /// The keys' prefix, for the check of permissions.
-        prefix: String,
+        /// For the check of permissions.
+        names: Arc<Names>,
+        /// Whether they have been checked.
+        checked: Arc<OnceLock<()>>,
     },
-    /// Renewals and checks. It has the server report changes of the locks' keys.
-    Renewals {
+    /// Renewals and checks, and the messages to those who wait. It has the server report changes of the locks' keys.
+    Background {
         /// Where the reports go.
         losses: Mutex<Vec<LossReceiver>>,
+        /// Where the messages go.
+        pushes: OnceLock<PushReceiver>,
     },
 }
+
+/// What a background connection has to say to those who wait.
+pub(super) enum Push {
+    /// A message on a channel.
+    Message(Vec<u8>),
+    /// Nothing more is heard on the channels.
+    Disconnected,
+}
+
+/// Takes [`Push`]es. Must not block.
+pub(super) type PushReceiver = Arc<dyn Fn(Push) + Send + Sync>;
 
 /// A connection in use.
 #[derive(Clone)]
 pub(super) struct Live {
     connection: MultiplexedConnection,
+    /// Where commands of many tasks are sent together.
+    pub(super) wire: Option<Sender>,
     pub(super) server: Server,
     /// Unique in this process, and never zero.
     pub(super) number: u64,
@@ -56,6 +77,13 @@ enum State {
     Failed(StoreError),
 }
 
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TimeOuts {
+    pub(super) connect: Duration,
+    pub(super) response: Duration,
+}
+
 /// A connection slot. Cheap to clone; all clones are one slot.
 #[derive(Clone)]
 pub(super) struct Link(Arc<Inner>);
@@ -63,31 +91,47 @@ pub(super) struct Link(Arc<Inner>);
 struct Inner {
     client: Client,
     purpose: Purpose,
-    connect_timeout: Duration,
-    response_timeout: Duration,
+    /// The runtime that is to drive the connection; `None`: the lock thread's.
+    home: Option<Handle>,
+    /// Whether that runtime has turned out to have no network.
+    unfit: AtomicBool,
+    time_outs: TimeOuts,
     state: watch::Sender<State>,
     retired: Mutex<Vec<Live>>,
-    /// Whether the permissions have been checked.
-    checked: OnceLock<()>,
 }
 
 impl Link {
-    pub(super) fn new(client: Client, purpose: Purpose, connect_timeout: Duration, response_timeout: Duration) -> Self {
+    pub(super) fn new(client: Client, purpose: Purpose, home: Option<Handle>, time_outs: TimeOuts) -> Self {
         Self(Arc::new(Inner {
             client,
             purpose,
-            connect_timeout,
-            response_timeout,
+            home,
+            unfit: AtomicBool::new(false),
+            time_outs,
             state: watch::Sender::new(State::Down),
             retired: Mutex::default(),
-            checked: OnceLock::new(),
         }))
     }
 
     /// Where reports of changed keys are to go.
     pub(super) fn report_to(&self, receiver: LossReceiver) {
-        if let Purpose::Renewals { losses } = &self.0.purpose {
+        if let Purpose::Background { losses, .. } = &self.0.purpose {
             losses.lock().unwrap_or_else(PoisonError::into_inner).push(receiver);
+        }
+    }
+
+    /// Where messages are to go.
+    pub(super) fn push_to(&self, receiver: PushReceiver) {
+        if let Purpose::Background { pushes, .. } = &self.0.purpose {
+            let _ = pushes.set(receiver);
+        }
+    }
+
+    fn push(&self, push: Push) {
+        if let Purpose::Background { pushes, .. } = &self.0.purpose
+            && let Some(receiver) = pushes.get()
+        {
+            receiver(push);
         }
     }
 
@@ -95,6 +139,9 @@ impl Link {
     ///
     /// Cancel safe.
     pub(super) async fn live(&self) -> Result<Live, StoreError> {
+        if let Some(live) = self.up() {
+            return Ok(live);
+        }
         let mut state = self.0.state.subscribe();
         let mut awaited = false;
         loop {
@@ -130,15 +177,67 @@ impl Link {
     /// Dropped before the answer, the command may have been carried out. A connection that leaves commands
     /// unanswered for longer than the response time-out is replaced: its later answers might be taken for those
     /// of other commands.
-    pub(super) async fn call(&self, live: &Live, command: &Cmd) -> Result<Value, RedisError> {
+    pub(super) async fn call(&self, live: &Live, lock: &str, command: Cmd) -> Result<Value, RedisError> {
+        match &live.wire {
+            Some(wire) if wire.is_busy() => self.send(live, wire, What::Command(command, wire::hash(lock))).await,
+            wire => {
+                let _direct = wire.as_ref().map(Sender::direct);
+                let mut connection = live.connection.clone();
+                self.fly(live, command.query_async::<Value>(&mut connection)).await
+            }
+        }
+    }
+
+    /// Gives a lock back.
+    pub(super) async fn release(&self, live: &Live, release: Release, names: &Names) -> Result<Value, RedisError> {
+        match &live.wire {
+            Some(wire) if wire.is_busy() => self.send(live, wire, What::Release(release)).await,
+            _ => {
+                let script = RELEASE.form(live.server.is_7);
+                let command = release.command("EVALSHA", &script.hash, names);
+                wire::the_one(self.call(live, &release.lock, command).await)
+            }
+        }
+    }
+
+    async fn send(&self, live: &Live, wire: &Sender, what: What) -> Result<Value, RedisError> {
+        let (reply, answer) = oneshot::channel();
+        wire.put(what, Reply::To(reply));
+        let gone = || RedisError::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        self.fly(live, async { answer.await.unwrap_or_else(|_| Err(gone())) })
+            .await
+    }
+
+    /// The connection, if there is one already.
+    pub(super) fn up(&self) -> Option<Live> {
+        match &*self.0.state.borrow() {
+            State::Up(live) => Some(live.clone()),
+            _ => None,
+        }
+    }
+
+    /// Has the server send what is published on a channel to this connection.
+    pub(super) async fn subscribe(&self, live: &Live, channel: &str) -> Result<(), StoreError> {
+        let mut connection = live.connection.clone();
+        let answer = self.fly(live, connection.subscribe(channel)).await;
+        answer.map_err(|error| failure::sort(error, true))
+    }
+
+    /// Takes [`subscribe`](Self::subscribe) back.
+    pub(super) async fn unsubscribe(&self, live: &Live, channel: &str) -> Result<(), StoreError> {
+        let mut connection = live.connection.clone();
+        let answer = self.fly(live, connection.unsubscribe(channel)).await;
+        answer.map_err(|error| failure::sort(error, true))
+    }
+
+    async fn fly<T>(&self, live: &Live, sent: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
         let flight = Flight {
             link: self,
             live,
             sent: BootClock.now().as_nanos(),
             answered: false,
         };
-        let mut connection = live.connection.clone();
-        let answer = command.query_async::<Value>(&mut connection).await;
+        let answer = sent.await;
         flight.land();
         if let Err(error) = &answer
             && failure::ends_connection(error)
@@ -149,10 +248,10 @@ impl Link {
     }
 
     /// Sends one command on the connection, made if need be, and waits for its answer within the response time-out.
-    pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, StoreError> {
+    pub(super) async fn ask(&self, command: Cmd) -> Result<Value, StoreError> {
         let live = self.live().await?;
-        let limit = self.0.response_timeout;
-        match Timer::Engine.timeout(limit, self.call(&live, command)).await {
+        let limit = self.0.time_outs.response;
+        match Timer::Engine.timeout(limit, self.call(&live, "", command)).await {
             Some(answer) => answer.map_err(|error| failure::sort(error, true)),
             None => Err(StoreError::unknown(format!("no answer within {limit:?}"))),
         }
@@ -174,8 +273,9 @@ impl Link {
             self.retired().retain(|live| live.number != number);
         }
         let Some(live) = ended else { return };
-        // The server tracked the keys for that connection.
+        // The server tracked the keys, and sent the messages, for that connection.
         self.report(None);
+        self.push(Push::Disconnected);
         if retire && matches!(self.0.purpose, Purpose::Commands { .. }) {
             self.keep_for_releases(live);
         }
@@ -219,9 +319,10 @@ impl Link {
             link: self.clone(),
             result: None,
         };
-        match Engine::get() {
-            Ok(engine) => drop(engine.handle().spawn(attempt.run())),
-            Err(error) => attempt.result = Some(Err(StoreError::permanent(error))),
+        match (&self.0.home, Engine::get()) {
+            (Some(home), Ok(_)) if !self.0.unfit.load(Ordering::Relaxed) => drop(home.spawn(attempt.run())),
+            (_, Ok(engine)) => drop(engine.handle().spawn(attempt.run())),
+            (_, Err(error)) => attempt.result = Some(Err(StoreError::permanent(error))),
         }
     }
 
@@ -244,14 +345,17 @@ impl Link {
         let server = server::ask(&mut connection)
             .await
             .map_err(|error| failure::sort(error, false))?;
+        let mut wire = None;
         match &self.0.purpose {
-            Purpose::Commands { prefix } => {
-                if self.0.checked.get().is_none() {
-                    server::check_permissions(&mut connection, server, prefix).await?;
-                    let _ = self.0.checked.set(());
+            Purpose::Commands { names, checked } => {
+                if checked.get().is_none() {
+                    server::check_permissions(&mut connection, server, names).await?;
+                    let _ = checked.set(());
                 }
+                let release = RELEASE.form(server.is_7);
+                wire = Some(wire::start(connection.clone(), release, Arc::clone(names)));
             }
-            Purpose::Renewals { .. } => {
+            Purpose::Background { .. } => {
                 let mut tracking = redis::cmd("CLIENT");
                 tracking.arg("TRACKING").arg("ON").arg("NOLOOP");
                 if let Err(error) = tracking.query_async::<()>(&mut connection).await {
@@ -261,6 +365,7 @@ impl Link {
         }
         Ok(Live {
             connection,
+            wire,
             server,
             number,
             stalled: Arc::default(),
@@ -277,6 +382,11 @@ impl Link {
             };
             match push.kind {
                 PushKind::Invalidate => link.report(push.data.into_iter().next()),
+                PushKind::Message => {
+                    if let Some(Value::BulkString(message)) = push.data.into_iter().nth(1) {
+                        link.push(Push::Message(message));
+                    }
+                }
                 PushKind::Disconnection => link.end(number, false),
                 _ => {}
             }
@@ -286,7 +396,7 @@ impl Link {
 
     /// Passes on which keys have changed; without a list it may be any.
     fn report(&self, keys: Option<Value>) {
-        let Purpose::Renewals { losses } = &self.0.purpose else {
+        let Purpose::Background { losses, .. } = &self.0.purpose else {
             return;
         };
         let receivers = losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -314,21 +424,25 @@ struct Attempt {
 
 impl Attempt {
     async fn run(mut self) {
-        let limit = self.link.0.connect_timeout;
-        self.result = Some(match tokio::time::timeout(limit, self.link.establish()).await {
-            Ok(result) => result,
-            Err(_) => Err(StoreError::transient(format!("no connection within {limit:?}"))),
+        let limit = self.link.0.time_outs.connect;
+        // On the lock thread's timer: the clock of the runtime at hand may be paused.
+        self.result = Some(match Timer::Engine.timeout(limit, self.link.establish()).await {
+            Some(result) => result,
+            None => Err(StoreError::transient(format!("no connection within {limit:?}"))),
         });
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        let result = self.result.take();
-        let result = result.unwrap_or_else(|| Err(StoreError::transient("the attempt to connect was aborted")));
-        self.link.0.state.send_replace(match result {
-            Ok(live) => State::Up(live),
-            Err(error) => State::Failed(error),
+        let inner = &self.link.0;
+        let has_panicked = std::thread::panicking() && inner.home.is_some();
+        inner.state.send_replace(match self.result.take() {
+            Some(Ok(live)) => State::Up(live),
+            Some(Err(error)) => State::Failed(error),
+            // A runtime may have been built without network. Who waits tries again, on the lock thread.
+            None if has_panicked && !inner.unfit.swap(true, Ordering::Relaxed) => State::Down,
+            None => State::Failed(StoreError::transient("the attempt to connect was aborted")),
         });
     }
 }
@@ -362,7 +476,7 @@ impl Drop for Flight<'_> {
             Err(earlier) => earlier,
         };
         let silent = Duration::from_nanos(BootClock.now().as_nanos().saturating_sub(first));
-        if silent >= self.link.0.response_timeout {
+        if silent >= self.link.0.time_outs.response {
             tracing::debug!(?silent, "the connection does not answer and is replaced");
             self.link.end(self.live.number, true);
         }

@@ -2,22 +2,27 @@
 
 mod exclusive;
 mod failure;
+mod homes;
 mod link;
+mod queue;
 mod scripts;
 mod server;
+mod wire;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 
 use super::{
-    AcquireRequest, Attempt, Fence, LockStore, LossReceiver, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
-    Verdict,
+    AcquireRequest, Attempt, Fence, LockStore, LossReceiver, QueueRequest, ReleaseReport, ReleaseRequest, RenewRequest,
+    StoreError, StoreFuture, Turn, Verdict,
 };
-use crate::key::RESERVED;
-use link::{Link, Purpose};
+use homes::Homes;
+use link::{Link, Purpose, TimeOuts};
+use queue::{Names, Queue};
 
 /// How connections are made.
 #[derive(Clone)]
@@ -58,13 +63,13 @@ impl fmt::Debug for RedisSettings {
 /// name this type unless a store is to be used without a manager.
 pub struct RedisStore {
     /// Acquires and releases, which must not overtake each other.
-    commands: Link,
-    /// Renewals have a connection of their own, so that no crowd of acquires holds them up.
-    renewals: Link,
-    /// The key of the fencing counter.
-    counter: String,
-    /// A key that a connection is tried with.
-    probe: String,
+    commands: Homes,
+    /// Renewals have a connection of their own, so that no crowd of acquires holds them up. What the server tells without
+    /// being asked comes there too.
+    background: Link,
+    /// Those who wait.
+    queue: Queue,
+    names: Arc<Names>,
     /// For `Debug`, without the password.
     address: String,
 }
@@ -82,10 +87,10 @@ impl RedisStore {
     /// # Errors
     /// When the URL is not understood.
     pub fn open(url: &str, prefix: &str) -> Result<Self, StoreError> {
-        Self::new(url, prefix.to_owned(), &RedisSettings::default())
+        Self::new(url, prefix, &RedisSettings::default())
     }
 
-    pub(crate) fn new(url: &str, prefix: String, settings: &RedisSettings) -> Result<Self, StoreError> {
+    pub(crate) fn new(url: &str, prefix: &str, settings: &RedisSettings) -> Result<Self, StoreError> {
         let not_understood = |error: RedisError| {
             let problem = format!(
                 "the URL is not understood ({error}); give `redis://host:port`, `rediss://…` (with the feature `tls`), `unix:///path` or `memory://`"
@@ -97,21 +102,21 @@ impl RedisStore {
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let info = info.set_redis_settings(redis).set_tcp_settings(tcp());
         let client = client(info, settings).map_err(not_understood)?;
-        let link = |purpose| {
-            Link::new(
-                client.clone(),
-                purpose,
-                settings.connect_timeout,
-                settings.response_timeout,
-            )
+        let time_outs = TimeOuts {
+            connect: settings.connect_timeout,
+            response: settings.response_timeout,
         };
+        let names = Arc::new(Names::new(prefix));
+        let purpose = Purpose::Background {
+            losses: std::sync::Mutex::default(),
+            pushes: std::sync::OnceLock::new(),
+        };
+        let background = Link::new(client.clone(), purpose, None, time_outs);
         Ok(Self {
-            counter: format!("{prefix}{RESERVED}fence"),
-            probe: format!("{prefix}{RESERVED}probe"),
-            commands: link(Purpose::Commands { prefix }),
-            renewals: link(Purpose::Renewals {
-                losses: std::sync::Mutex::default(),
-            }),
+            queue: Queue::new(background.clone(), Arc::clone(&names), settings.response_timeout),
+            commands: Homes::new(client, Arc::clone(&names), time_outs),
+            background,
+            names,
             address,
         })
     }
@@ -169,17 +174,27 @@ impl LockStore for RedisStore {
         Box::pin(self.fence_exclusive(key, value))
     }
 
+    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, Turn> {
+        Box::pin(self.queue.stand(self.commands.here(), request))
+    }
+
+    fn release_in_order(&self, request: &ReleaseRequest<'_>, report: ReleaseReport) -> Result<(), ReleaseReport> {
+        self.send_release(request, report)
+    }
+
     fn connect(&self) -> StoreFuture<'_, ()> {
         Box::pin(async {
-            for link in [&self.commands, &self.renewals] {
-                link.ask(redis::cmd("GET").arg(&self.probe)).await?;
+            for link in [&self.commands.here(), &self.background] {
+                let mut get = redis::cmd("GET");
+                get.arg(self.names.probe());
+                link.ask(get).await?;
             }
             Ok(())
         })
     }
 
     fn report_losses(&self, receiver: LossReceiver) -> bool {
-        self.renewals.report_to(receiver);
+        self.background.report_to(receiver);
         true
     }
 }

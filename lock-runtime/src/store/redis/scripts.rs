@@ -52,11 +52,16 @@ impl LockScript {
 /// a script has written, lack of memory does not stop it. Nobody has this key, so nothing happens.
 const WRITE_FIRST: &str = "redis.call('DEL', KEYS[1] .. '%lock-none')";
 const NEXT_FENCE: &str = include_str!("next_fence.lua");
+const QUEUE: &str = include_str!("queue.lua");
 
 pub(super) static ACQUIRE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(&[NEXT_FENCE, include_str!("exclusive_acquire.lua")]));
+    Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("exclusive_acquire.lua")]));
 pub(super) static RENEW: Lazy<LockScript> = Lazy::new(|| LockScript::for_held(&[include_str!("exclusive_renew.lua")]));
 pub(super) static RELEASE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[include_str!("exclusive_release.lua")]));
+    Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, QUEUE, include_str!("exclusive_release.lua")]));
 pub(super) static FENCE: Lazy<LockScript> =
     Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, include_str!("exclusive_fence.lua")]));
+pub(super) static JOIN: Lazy<LockScript> =
+    Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("queue_join.lua")]));
+pub(super) static REFRESH: Lazy<LockScript> =
+    Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, QUEUE, include_str!("queue_refresh.lua")]));

@@ -6,8 +6,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value, from_redis_value};
 
 use super::failure;
+use super::queue::Names;
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
-use crate::key::RESERVED;
+use super::wire::the_one;
 use crate::store::StoreError;
 
 /// What a server can do.
@@ -43,36 +44,42 @@ pub(super) async fn ask(connection: &mut MultiplexedConnection) -> Result<Server
 pub(super) async fn check_permissions(
     connection: &mut MultiplexedConnection,
     server: Server,
-    prefix: &str,
+    names: &Names,
 ) -> Result<(), StoreError> {
-    let key = format!("{prefix}{RESERVED}probe");
-    let run = |name, script: &str, value: &str, millis: u32| {
+    let key = names.probe();
+    let run = |name, script: &str, keys: &[&str], args: &[&str]| {
         let mut command = redis::cmd(name);
-        command.arg(script).arg(1).arg(&key).arg(value).arg(millis);
+        command.arg(script).arg(keys.len()).arg(keys).arg(args);
         command
     };
     let [acquire, renew, release] = [&ACQUIRE, &RENEW, &RELEASE].map(|script| script.form(server.is_7));
     let mut set = redis::cmd("SET");
     set.arg(&key).arg("probe").arg("PX").arg(1000);
+    let queue = names.queue(&key);
+    let keys: [&str; 3] = [&key, &queue, &names.counter];
+    let release_keys: [&str; 3] = [&names.counter, &key, &queue];
+    let given_back = [&names.channels, "probe", "0", ""];
     for command in [
         set,
-        run("EVAL", &acquire.source, "somebody else", 1000),
-        run("EVAL", &renew.source, "probe", 1000),
-        run("EVAL", &release.source, "probe", 0),
-        run("EVALSHA", &release.hash, "probe", 0),
+        run("EVAL", &acquire.source, &keys, &["somebody else", "1000", "0", "0"]),
+        run("EVAL", &renew.source, &keys[..1], &["probe", "1000"]),
+        run("EVAL", &release.source, &release_keys, &given_back),
+        run("EVALSHA", &release.hash, &release_keys, &given_back),
     ] {
-        let answer = command.query_async::<Value>(connection).await;
-        answer.map_err(|error| refused(error, prefix))?;
+        let answer = the_one(command.query_async::<Value>(connection).await);
+        answer.map_err(|error| refused(error, names))?;
     }
     Ok(())
 }
 
-fn refused(error: RedisError, prefix: &str) -> StoreError {
+fn refused(error: RedisError, names: &Names) -> StoreError {
     let error = failure::sort(error, true);
     if error.is_permanent() {
+        let prefix = names.prefix();
         return StoreError::permanent(format!(
-            "the server does not allow what locks need: {error}; allow the user `~{prefix}* +set +get +pttl +pexpire +del +incr \
-             +time +eval +evalsha +hello +client`"
+            "the server does not allow what locks need: {error}; allow the user what follows (`+subscribe` and what comes after it are for \
+             wake-ups only, as are the channels `&{prefix}*`): `~{prefix}* +set +get +pttl +pexpire +del +incr +time +eval +evalsha +hello +client +subscribe \
+             +unsubscribe +publish +zadd +zrem +zscore +zrange +zrangebyscore`"
         ));
     }
     error

@@ -1,0 +1,105 @@
+//! The connections on which locks are taken and given back: one for each runtime that does so. A command then does not change
+//! threads on its way, and what one runtime does holds up no other.
+
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+
+use redis::Client;
+use tokio::runtime::{Handle, Id};
+
+use super::link::{Link, Live, Purpose, TimeOuts};
+use super::queue::Names;
+
+/// The links for acquires and releases, by the runtime that drives them.
+pub(super) struct Homes(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    time_outs: TimeOuts,
+    names: Arc<Names>,
+    /// Whether the permissions have been checked.
+    checked: Arc<OnceLock<()>>,
+    /// For callers outside of any runtime, and for those on the lock thread.
+    engine: Link,
+    links: RwLock<Vec<(Id, Link)>>,
+}
+
+impl Homes {
+    pub(super) fn new(client: Client, names: Arc<Names>, time_outs: TimeOuts) -> Self {
+        let checked = Arc::<OnceLock<()>>::default();
+        let purpose = Purpose::Commands {
+            names: Arc::clone(&names),
+            checked: Arc::clone(&checked),
+        };
+        Self(Arc::new(Inner {
+            engine: Link::new(client.clone(), purpose, None, time_outs),
+            client,
+            time_outs,
+            names,
+            checked,
+            links: RwLock::default(),
+        }))
+    }
+
+    /// The link of the runtime that this is called in.
+    pub(super) fn here(&self) -> Link {
+        let Ok(handle) = Handle::try_current() else {
+            return self.0.engine.clone();
+        };
+        let id = handle.id();
+        self.known(id).unwrap_or_else(|| self.open(id, &handle))
+    }
+
+    fn known(&self, id: Id) -> Option<Link> {
+        let links = self.0.links.read().unwrap_or_else(PoisonError::into_inner);
+        links.iter().find(|(home, _)| *home == id).map(|(_, link)| link.clone())
+    }
+
+    fn open(&self, id: Id, handle: &Handle) -> Link {
+        if crate::engine::Engine::get().is_ok_and(|engine| engine.handle().id() == id) {
+            return self.0.engine.clone();
+        }
+        let mut links = self.0.links.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, link)) = links.iter().find(|(home, _)| *home == id) {
+            return link.clone();
+        }
+        let purpose = Purpose::Commands {
+            names: Arc::clone(&self.0.names),
+            checked: Arc::clone(&self.0.checked),
+        };
+        let link = Link::new(self.0.client.clone(), purpose, Some(handle.clone()), self.0.time_outs);
+        links.push((id, link.clone()));
+        drop(links);
+        let resident = Resident {
+            homes: Arc::downgrade(&self.0),
+            id,
+        };
+        drop(handle.spawn(async move {
+            let _resident = resident;
+            std::future::pending::<()>().await;
+        }));
+        link
+    }
+
+    /// The connection with this number, if it is still there.
+    pub(super) fn numbered(&self, number: u64) -> Option<(Link, Live)> {
+        let links = self.0.links.read().unwrap_or_else(PoisonError::into_inner);
+        let all = std::iter::once(&self.0.engine).chain(links.iter().map(|(_, link)| link));
+        all.into_iter()
+            .find_map(|link| Some((link.clone(), link.numbered(number)?)))
+    }
+}
+
+/// Stays in a runtime until that ends, and takes its link along.
+struct Resident {
+    homes: Weak<Inner>,
+    id: Id,
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        if let Some(homes) = self.homes.upgrade() {
+            let mut links = homes.links.write().unwrap_or_else(PoisonError::into_inner);
+            links.retain(|(home, _)| *home != self.id);
+        }
+    }
+}

@@ -1,0 +1,572 @@
+//! Waiting for a lock in the server's queue, where a release hands it to the first.
+//!
+//! A waiter joins the queue by one script and is told by a message on its process's one channel. All waiting of the process is
+//! kept up by one task on the lock thread: it tells the server now and then that the process is alive, and finds what messages
+//! that were lost would have told.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use atomic_waker::AtomicWaker;
+use redis::Value;
+use tokio::sync::Notify;
+
+use super::exclusive::{as_remaining, eval, fence_of, granted_or_busy, holder_of, millis};
+use super::link::{Link, Live, Push};
+use super::scripts::{JOIN, REFRESH};
+use crate::clock::{BootClock, Clock, Moment};
+use crate::engine::{Engine, Timer};
+use crate::holder::Holder;
+use crate::key::RESERVED;
+use crate::store::{Attempt, QueueRequest, Queued, StoreError, Turn};
+
+/// How long a lock that was handed over is kept for a waiter that does not renew it.
+const CLAIM: Duration = Duration::from_millis(1500);
+/// How often the process says that it waits, and looks whether a message was lost.
+const REFRESH_EVERY: Duration = Duration::from_millis(250);
+/// How many locks one refreshing round trip is about at most.
+const BATCH: usize = 100;
+/// How many of this process's waiters for one lock it asks about: those in front are the ones that may have got it.
+const ASKED: usize = 8;
+/// How long the channel is listened to after the last waiter.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The names of what belongs to the queue in the server.
+#[derive(Debug)]
+pub(super) struct Names {
+    prefix: String,
+    /// This process, as far as the server is concerned: a store in a process.
+    process: String,
+    /// What all channels start with.
+    pub(super) channels: String,
+    /// The key of the fencing counter.
+    pub(super) counter: String,
+}
+
+impl Names {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+            process: format!("{:016x}", getrandom::u64().unwrap_or_else(|_| fastrand::u64(..))),
+            channels: format!("{prefix}{RESERVED}wake:"),
+            counter: format!("{prefix}{RESERVED}fence"),
+        }
+    }
+
+    /// The key of a lock's queue, in the same slot of a cluster.
+    pub(super) fn queue(&self, key: &str) -> String {
+        let prefix = &self.prefix;
+        // What has a hash tag, or would not make one when put in braces, keeps its own.
+        if key.contains('}') {
+            let name = key.strip_prefix(prefix.as_str()).unwrap_or(key);
+            format!("{prefix}{RESERVED}queue@{name}")
+        } else {
+            format!("{prefix}{RESERVED}queue:{{{key}}}")
+        }
+    }
+
+    /// A waiter's member in the queue.
+    pub(super) fn member(&self, value: &str, queued: Queued) -> String {
+        let (claim, fence) = (millis(queued.lease.min(CLAIM)), u8::from(queued.fence));
+        format!("{claim}:{fence}:{}:{value}", self.process)
+    }
+
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// A key for the check of permissions.
+    pub(super) fn probe(&self) -> String {
+        format!("{}{RESERVED}probe", self.prefix)
+    }
+
+    fn channel(&self) -> String {
+        format!("{}{}", self.channels, self.process)
+    }
+}
+
+/// All waiting of one store in this process.
+#[derive(Clone)]
+pub(super) struct Queue(Arc<Inner>);
+
+struct Inner {
+    /// The connection that listens and refreshes.
+    background: Link,
+    names: Arc<Names>,
+    response_timeout: Duration,
+    /// The connection that was last asked to listen, and whether it does.
+    listening: tokio::sync::Mutex<Option<(u64, bool)>>,
+    waiting: Mutex<Waiting>,
+    /// There is something to look at.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    rooms: HashMap<Box<str>, Room>,
+    /// By value, for the messages.
+    tickets: HashMap<Box<str>, Arc<Ticket>>,
+    next: u64,
+    /// Whether the task is there.
+    kept_up: bool,
+}
+
+/// Those of this process who wait for one lock.
+struct Room {
+    queue: Arc<str>,
+    /// By when they came.
+    tickets: BTreeMap<u64, Arc<Ticket>>,
+    /// When to refresh.
+    due: Moment,
+}
+
+/// One waiter.
+struct Ticket {
+    number: u64,
+    key: Box<str>,
+    value: Box<str>,
+    member: String,
+    claim: Duration,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    task: AtomicWaker,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whether the server has answered that it stands in the queue.
+    joined: bool,
+    /// When it surely had not been granted the lock: before the send of what the server last confirmed the place by.
+    proof: Option<Moment>,
+    turn: Option<Result<Turn, StoreError>>,
+    seen: Option<(Holder, Option<Duration>)>,
+}
+
+impl Ticket {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says how the place has ended. The first to know stays.
+    fn end(&self, turn: impl FnOnce(&State) -> Result<Turn, StoreError>) {
+        let mut state = self.state();
+        if state.turn.is_none() {
+            state.turn = Some(turn(&state));
+        }
+        drop(state);
+        self.task.wake();
+    }
+
+    fn grant(&self, fence: Result<Option<u64>, StoreError>) {
+        self.end(|state| {
+            Ok(Turn::Granted {
+                fence: fence?,
+                since: state.proof.unwrap_or(Moment::from_nanos(0)),
+                lease: self.claim,
+            })
+        });
+    }
+}
+
+/// A ticket in use. Dropped, nobody asks about it any more.
+struct Stand<'a> {
+    queue: &'a Queue,
+    ticket: Arc<Ticket>,
+}
+
+impl Drop for Stand<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.queue.waiting();
+        waiting.tickets.remove(&self.ticket.value);
+        if let Some(room) = waiting.rooms.get_mut(&self.ticket.key) {
+            room.tickets.remove(&self.ticket.number);
+            if room.tickets.is_empty() {
+                waiting.rooms.remove(&self.ticket.key);
+            }
+        }
+    }
+}
+
+impl Queue {
+    pub(super) fn new(background: Link, names: Arc<Names>, response_timeout: Duration) -> Self {
+        let queue = Self(Arc::new(Inner {
+            background,
+            names,
+            response_timeout,
+            listening: tokio::sync::Mutex::default(),
+            waiting: Mutex::default(),
+            changed: Notify::new(),
+        }));
+        let inner = Arc::downgrade(&queue.0);
+        queue.0.background.push_to(Arc::new(move |push| {
+            if let Some(inner) = inner.upgrade() {
+                Self(inner).hear(&push);
+            }
+        }));
+        queue
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stands in the queue by way of `commands`, on which the release follows if it is dropped without an answer.
+    pub(super) async fn stand(&self, commands: Link, request: &QueueRequest<'_>) -> Result<Turn, StoreError> {
+        // The ticket comes first: while there is one, the channel is listened to.
+        let stand = self.ticket(request)?;
+        if !self.listen().await? {
+            return Ok(Turn::Unavailable);
+        }
+        match self.join(&commands, request, &stand.ticket).await? {
+            Some(turn) => return Ok(turn),
+            None => request.receipt.answered(),
+        }
+        let turn = poll_fn(|cx| {
+            stand.ticket.task.register(cx.waker());
+            let mut state = stand.ticket.state();
+            if let Some((holder, remaining)) = state.seen.take() {
+                request.sighting.see(holder, remaining);
+            }
+            state.turn.take().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await;
+        drop(stand);
+        turn
+    }
+
+    fn ticket(&self, request: &QueueRequest<'_>) -> Result<Stand<'_>, StoreError> {
+        let names = &self.0.names;
+        let queued = Queued {
+            lease: request.lease,
+            fence: request.fence,
+        };
+        let mut waiting = self.waiting();
+        let number = waiting.next;
+        waiting.next += 1;
+        let ticket = Arc::new(Ticket {
+            number,
+            key: request.key.into(),
+            value: request.value.into(),
+            member: names.member(request.value, queued),
+            claim: request.lease.min(CLAIM),
+            clock: Arc::clone(request.clock),
+            state: Mutex::default(),
+            task: AtomicWaker::new(),
+        });
+        waiting.tickets.insert(request.value.into(), Arc::clone(&ticket));
+        let room = waiting.rooms.entry(request.key.into()).or_insert_with(|| {
+            self.0.changed.notify_one();
+            Room {
+                queue: names.queue(request.key).into(),
+                tickets: BTreeMap::new(),
+                due: BootClock.now().after(REFRESH_EVERY),
+            }
+        });
+        room.tickets.insert(number, Arc::clone(&ticket));
+        let start = !std::mem::replace(&mut waiting.kept_up, true);
+        drop(waiting);
+        let stand = Stand { queue: self, ticket };
+        if start {
+            let task = KeepUp(self.clone());
+            let engine = Engine::get().map_err(StoreError::permanent)?;
+            drop(engine.handle().spawn(task.run()));
+        }
+        Ok(stand)
+    }
+
+    /// Sends the request. `None`: it stands in the queue.
+    async fn join(
+        &self,
+        commands: &Link,
+        request: &QueueRequest<'_>,
+        ticket: &Arc<Ticket>,
+    ) -> Result<Option<Turn>, StoreError> {
+        let names = &self.0.names;
+        let live = commands.live().await?;
+        let queue = names.queue(request.key);
+        request.receipt.sent_on(live.number);
+        let sent = request.clock.now();
+        ticket.state().proof = Some(sent);
+        let keys = [request.key, &queue, &names.counter];
+        let answer = eval(commands, &live, &JOIN, &keys, |command| {
+            command
+                .arg(request.value)
+                .arg(millis(request.lease))
+                .arg(&names.channels)
+                .arg(&names.process)
+                .arg(&ticket.member);
+        });
+        let answer = match Timer::Engine.timeout(self.0.response_timeout, answer).await {
+            Some(Ok(answer)) => answer,
+            // Who may not use the queue can use the lock all the same.
+            Some(Err(error)) if error.is_permanent() => return Ok(Some(Turn::Unavailable)),
+            Some(Err(error)) => return Err(error),
+            None => return Err(StoreError::unknown("no answer within the response time-out")),
+        };
+        let Value::Array(parts) = answer else {
+            return Err(StoreError::unknown(
+                "the server gave an unexpected answer to the join script",
+            ));
+        };
+        match granted_or_busy(&parts)? {
+            Attempt::Granted { fence } => Ok(Some(Turn::Granted {
+                fence,
+                since: sent,
+                lease: request.lease,
+            })),
+            Attempt::Busy { holder, remaining } => {
+                let mut state = ticket.state();
+                state.joined = true;
+                state.seen = holder.map(|holder| (holder, remaining));
+                drop(state);
+                self.look_at(request.key, remaining);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Has a lock looked at when its holder's lease is over, if that is soon.
+    fn look_at(&self, key: &str, remaining: Option<Duration>) {
+        let mut waiting = self.waiting();
+        let Some(room) = waiting.rooms.get_mut(key) else { return };
+        let due = BootClock.now().after(next_look(remaining));
+        let sooner = due < room.due;
+        room.due = room.due.min(due);
+        drop(waiting);
+        if sooner {
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Listens to this process's channel. `false`: the server does not allow that.
+    async fn listen(&self) -> Result<bool, StoreError> {
+        let live = self.0.background.live().await?;
+        let mut listening = self.0.listening.lock().await;
+        if let Some((number, heard)) = *listening
+            && number == live.number
+        {
+            return Ok(heard);
+        }
+        let channel = self.0.names.channel();
+        let answer = self.0.background.subscribe(&live, &channel);
+        let heard = match Timer::Engine.timeout(self.0.response_timeout, answer).await {
+            Some(Ok(())) => true,
+            Some(Err(error)) if error.is_permanent() => {
+                tracing::debug!(%error, "the server does not allow wake-ups; waiters try again after pauses");
+                false
+            }
+            Some(Err(error)) => return Err(error),
+            None => return Err(StoreError::transient("no answer within the response time-out")),
+        };
+        *listening = Some((live.number, heard));
+        drop(listening);
+        // What was said before nobody has heard.
+        self.look_at_all();
+        Ok(heard)
+    }
+
+    fn look_at_all(&self) {
+        let now = BootClock.now();
+        for room in self.waiting().rooms.values_mut() {
+            room.due = now;
+        }
+        self.0.changed.notify_one();
+    }
+
+    /// Stops listening if nobody waits. `true`: the task may end.
+    async fn be_quiet(&self) -> bool {
+        let mut listening = self.0.listening.lock().await;
+        if !self.waiting().rooms.is_empty() {
+            return false;
+        }
+        if let Some((number, true)) = *listening
+            && let Some(live) = self.0.background.numbered(number)
+        {
+            let channel = self.0.names.channel();
+            let answer = self.0.background.unsubscribe(&live, &channel);
+            drop(Timer::Engine.timeout(self.0.response_timeout, answer).await);
+        }
+        *listening = None;
+        let mut waiting = self.waiting();
+        waiting.kept_up = !waiting.rooms.is_empty();
+        !waiting.kept_up
+    }
+
+    /// What the connection that listens has to say. Must not block.
+    fn hear(&self, push: &Push) {
+        match push {
+            Push::Message(message) => {
+                let Ok(message) = std::str::from_utf8(message) else {
+                    return;
+                };
+                let Some((fence, value)) = message.split_once(':') else {
+                    return;
+                };
+                let ticket = self.waiting().tickets.get(value).cloned();
+                // Nobody's: whoever had it has left, and releases it.
+                let Some(ticket) = ticket else { return };
+                ticket.grant(if fence.is_empty() {
+                    Ok(None)
+                } else {
+                    fence_of(&Value::BulkString(fence.into())).map(Some)
+                });
+            }
+            Push::Disconnected => self.look_at_all(),
+        }
+    }
+
+    /// The locks that are due to be looked at, and when the next one is.
+    fn due(&self, now: Moment) -> (Vec<Asked>, Option<Moment>) {
+        let mut waiting = self.waiting();
+        let mut asked = Vec::new();
+        let mut next: Option<Moment> = None;
+        // Who is due soon comes along, so that all beat together.
+        let anybody = waiting.rooms.values().any(|room| room.due <= now);
+        let limit = if anybody { now.after(REFRESH_EVERY / 2) } else { now };
+        for (key, room) in &mut waiting.rooms {
+            if room.due <= limit && asked.len() < BATCH {
+                room.due = now.after(REFRESH_EVERY);
+                let tickets = room.tickets.values().filter(|ticket| ticket.state().joined);
+                let tickets: Vec<_> = tickets
+                    .take(ASKED)
+                    .map(|ticket| (Arc::clone(ticket), ticket.clock.now()))
+                    .collect();
+                if !tickets.is_empty() {
+                    asked.push(Asked {
+                        key: key.clone(),
+                        queue: Arc::clone(&room.queue),
+                        tickets,
+                    });
+                }
+            }
+            next = Some(next.map_or(room.due, |next| next.min(room.due)));
+        }
+        (asked, next)
+    }
+
+    async fn refresh(&self, asked: &[Asked]) -> Result<(), StoreError> {
+        self.listen().await?;
+        let live = self.0.background.live().await?;
+        let answer = self.ask(&live, asked);
+        let answers = match Timer::Engine.timeout(self.0.response_timeout, answer).await {
+            Some(Ok(Value::Array(answers))) if answers.len() == asked.len() => answers,
+            Some(Err(error)) => return Err(error),
+            Some(Ok(_)) => {
+                return Err(StoreError::unknown(
+                    "the server gave an unexpected answer to the refresh script",
+                ));
+            }
+            None => return Err(StoreError::unknown("no answer within the response time-out")),
+        };
+        for (asked, answer) in asked.iter().zip(answers) {
+            let Value::Array(parts) = answer else { continue };
+            let [Value::BulkString(holder), remaining, stands @ ..] = parts.as_slice() else {
+                continue;
+            };
+            let remaining = as_remaining(remaining);
+            let lapsed = asked.settle(holder, remaining, stands);
+            // Where one place was lost, those behind it may be as well.
+            self.look_at(&asked.key, if lapsed { Some(Duration::ZERO) } else { remaining });
+        }
+        Ok(())
+    }
+
+    async fn ask(&self, live: &Live, asked: &[Asked]) -> Result<Value, StoreError> {
+        let names = &self.0.names;
+        let mut keys: Vec<&str> = vec![&names.counter];
+        for asked in asked {
+            keys.extend([&*asked.key, &*asked.queue]);
+        }
+        eval(&self.0.background, live, &REFRESH, &keys, |command| {
+            command.arg(&names.channels).arg(&names.process);
+            for asked in asked {
+                command.arg(asked.tickets.len());
+                for (ticket, _) in &asked.tickets {
+                    command.arg(&ticket.member);
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// When to look at a lock again whose holder has so much of its lease left.
+fn next_look(remaining: Option<Duration>) -> Duration {
+    // Just after the end of the lease is a good moment.
+    let end = remaining.map(|remaining| remaining.saturating_add(Duration::from_millis(1)));
+    end.map_or(REFRESH_EVERY, |end| end.min(REFRESH_EVERY))
+}
+
+/// A lock that is looked at.
+struct Asked {
+    key: Box<str>,
+    queue: Arc<str>,
+    /// With the moment, on its clock, before which the question is surely not answered.
+    tickets: Vec<(Arc<Ticket>, Moment)>,
+}
+
+impl Asked {
+    /// Enters an answer. Returns whether a place was lost.
+    fn settle(&self, holder: &[u8], remaining: Option<Duration>, stands: &[Value]) -> bool {
+        let mut lapsed = false;
+        for ((ticket, sent), stands) in self.tickets.iter().zip(stands) {
+            if holder == ticket.value.as_bytes() {
+                // The message is lost, and with it the fencing token; the caller takes another one.
+                ticket.grant(Ok(None));
+            } else if *stands == Value::Int(1) {
+                let mut state = ticket.state();
+                state.proof = Some(*sent);
+                if !holder.is_empty() {
+                    state.seen = Some((holder_of(holder), remaining));
+                }
+            } else {
+                ticket.end(|_| Ok(Turn::Lapsed));
+                lapsed = true;
+            }
+        }
+        lapsed
+    }
+}
+
+/// The task that keeps the places in the queues.
+struct KeepUp(Queue);
+
+impl KeepUp {
+    async fn run(self) {
+        let queue = &self.0;
+        let changed = &queue.0.changed;
+        loop {
+            let (asked, next) = queue.due(BootClock.now());
+            if asked.is_empty() {
+                let pause = next.map_or(LINGER, |next| next.since(BootClock.now()));
+                tokio::select! {
+                    () = changed.notified() => {}
+                    () = tokio::time::sleep(pause) => {
+                        if next.is_none() && queue.be_quiet().await {
+                            return;
+                        }
+                    }
+                }
+                continue;
+            }
+            if let Err(error) = queue.refresh(&asked).await {
+                tracing::debug!(%error, "waiting locks could not be looked at, trying again");
+            }
+        }
+    }
+}
+
+impl Drop for KeepUp {
+    fn drop(&mut self) {
+        // Who waits must not be left alone after a panic.
+        if std::thread::panicking()
+            && let Ok(engine) = Engine::get()
+        {
+            tracing::error!("the task that keeps up the waiting for locks panicked and was restarted");
+            drop(engine.handle().spawn(Self(self.0.clone()).run()));
+        }
+    }
+}

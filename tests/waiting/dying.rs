@@ -1,0 +1,264 @@
+//! Waiters that die or stand still cost the next one a bounded delay at most, and a lock that is handed over is nobody's for
+//! longer than it is claimed.
+
+use std::time::Duration;
+
+use lock_tests::{Action, Flow, Proxy, Server, Stamp, eventually};
+
+use crate::queue::{
+    CLAIM, Call, LONG, Other, joins, nothing_is_left, queue, settled, soon, stand, stored, subscribers, waiting,
+};
+
+// --- Waiters that die or stand still ---------------------------------------------------------------------------------------
+
+/// As in the first test, no request of the next one gets through.
+#[tokio::test]
+async fn a_killed_waiter_is_passed_over_at_once() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let mut dead = Other::on(&server.url());
+    let holder = waiting(&server.url()).await.lock("dead").acquire().await.unwrap();
+    dead.ask("first", "dead");
+    stand(&server, "dead", 1).await;
+    let locks = waiting(&proxy.url()).await;
+    let mut call = Call::begin(locks.lock("dead"));
+    stand(&server, "dead", 2).await;
+    dead.0.kill();
+    eventually("the server to notice", || async { subscribers(&server).len() == 1 }).await;
+    proxy.requests(Flow::Hold);
+    holder.release().await.unwrap();
+    call.entered().await;
+    proxy.release();
+    call.end().await.unwrap();
+    nothing_is_left(&server).await;
+}
+
+/// A message then always has a receiver, so that the dead seem to be alive.
+#[tokio::test]
+async fn somebody_who_listens_to_every_channel_makes_a_killed_waiter_cost_a_bounded_delay() {
+    let server = Server::start();
+    let mut spectator = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let mut channels = spectator.as_pubsub();
+    channels.psubscribe("*").unwrap();
+    let mut dead = Other::on(&server.url());
+    let holder = waiting(&server.url()).await.lock("seen").acquire().await.unwrap();
+    dead.ask("first", "seen");
+    stand(&server, "seen", 1).await;
+    let locks = waiting(&server.url()).await;
+    let mut call = Call::begin(locks.lock("seen"));
+    stand(&server, "seen", 2).await;
+    dead.0.kill();
+    holder.release().await.unwrap();
+    soon(&mut call, Stamp::now()).await;
+    call.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stopped_waiter_costs_the_next_one_a_bounded_delay_and_gets_its_turn_when_it_goes_on() {
+    let server = Server::start();
+    let mut stopped = Other::on(&server.url());
+    let locks = waiting(&server.url()).await;
+    let holder = locks.lock("stopped").acquire().await.unwrap();
+    stopped.ask("first", "stopped");
+    stand(&server, "stopped", 1).await;
+    let next = waiting(&server.url()).await;
+    let mut call = Call::begin(next.lock("stopped"));
+    stand(&server, "stopped", 2).await;
+    stopped.0.stop();
+    holder.release().await.unwrap();
+    soon(&mut call, Stamp::now()).await;
+    // Everything it was told is waiting for it: that it was handed the lock, and that this is over.
+    stopped.0.cont();
+    stand(&server, "stopped", 1).await;
+    assert!(!stopped.has("first"), "it has begun on a grant that was over");
+    assert!(!stopped.0.lines().iter().any(|line| line.text.starts_with("ended")));
+    let last_poll = {
+        let entered = call.entered().await.at;
+        eventually("a poll", || async { call.last_poll() > entered }).await;
+        call.end().await.unwrap();
+        entered
+    };
+    assert!(stopped.got("first").await.at > last_poll);
+    stopped.free("first");
+    assert_eq!(stopped.ended("first").await.0, "ok");
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_was_stopped_for_long_before_costs_nothing() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let mut stopped = Other::on(&server.url());
+    let holder = waiting(&server.url()).await.lock("stale").acquire().await.unwrap();
+    stopped.ask("first", "stale");
+    stand(&server, "stale", 1).await;
+    let locks = waiting(&proxy.url()).await;
+    let mut call = Call::begin(locks.lock("stale"));
+    stand(&server, "stale", 2).await;
+    stopped.0.stop();
+    // For so long it is not heard of.
+    tokio::time::sleep(CLAIM + Duration::from_millis(300)).await;
+    proxy.requests(Flow::Hold);
+    holder.release().await.unwrap();
+    call.entered().await;
+    proxy.release();
+    stopped.0.cont();
+    stand(&server, "stale", 1).await;
+    call.end().await.unwrap();
+    stopped.got("first").await;
+    stopped.free("first");
+    assert_eq!(stopped.ended("first").await.0, "ok");
+    nothing_is_left(&server).await;
+}
+
+/// Row 34: nobody is told that the connection is gone.
+#[tokio::test]
+async fn a_waiter_that_the_network_has_swallowed_costs_a_bounded_delay_and_comes_back_by_itself() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let holder = waiting(&server.url()).await.lock("lost").acquire().await.unwrap();
+    let locks = waiting(&proxy.url()).await;
+    let mut lost = Call::begin(locks.lock("lost"));
+    stand(&server, "lost", 1).await;
+    let next = waiting(&server.url()).await;
+    let mut call = Call::begin(next.lock("lost"));
+    stand(&server, "lost", 2).await;
+    settled(&proxy, "lost").await;
+    proxy.both(Flow::Lose);
+    holder.release().await.unwrap();
+    soon(&mut call, Stamp::now()).await;
+    assert!(!lost.has_entered());
+    // The old connections stay silent.
+    proxy.heal();
+    stand(&server, "lost", 1).await;
+    assert!(!lost.has_entered());
+    call.end().await.unwrap();
+    soon(&mut lost, Stamp::now()).await;
+    lost.end().await.unwrap();
+    // Nor does the server know by itself that they are gone.
+    drop(proxy);
+    nothing_is_left(&server).await;
+}
+
+// --- Locks that were handed over -----------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn a_lock_is_handed_over_for_a_short_time_and_then_renewed_to_the_whole_lease() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let holder = waiting(&server.url()).await.lock("claim").acquire().await.unwrap();
+    let locks = waiting(&proxy.url()).await;
+    let mut call = Call::begin(locks.lock("claim"));
+    stand(&server, "claim", 1).await;
+    proxy.requests(Flow::Hold);
+    holder.release().await.unwrap();
+    call.entered().await;
+    let left = server.time_left(&stored("claim")).unwrap();
+    assert!(left <= CLAIM, "{left:?}");
+    proxy.release();
+    eventually("the whole lease", || async {
+        server.time_left(&stored("claim")).is_some_and(|left| left > LONG / 2)
+    })
+    .await;
+    call.end().await.unwrap();
+    nothing_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_body_whose_handed_lock_cannot_be_renewed_has_stopped_before_the_next_begins() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let mut other = Other::on(&server.url());
+    for round in 0..3 {
+        let (key, next) = (format!("mute:{round}"), format!("next:{round}"));
+        let holder = waiting(&server.url()).await.lock(&key).acquire().await.unwrap();
+        let locks = waiting(&proxy.url()).await;
+        let mut call = Call::begin(locks.lock(&key));
+        stand(&server, &key, 1).await;
+        other.ask(&next, &key);
+        stand(&server, &key, 2).await;
+        proxy.requests(Flow::Hold);
+        holder.release().await.unwrap();
+        call.entered().await;
+        let begun = other.got(&next).await.at;
+        let last_poll = call.last_poll();
+        let overruns = usize::try_from(locks.stats().overruns).unwrap();
+        assert!(
+            last_poll < begun || overruns > 0,
+            "polled {:?} too long",
+            last_poll.since(begun)
+        );
+        proxy.heal();
+        let ended = call.over().await.unwrap_err();
+        assert!(ended.is_lost(), "{ended}");
+        assert!(
+            server.exists(&stored(&key)),
+            "its late release took the next one's lock"
+        );
+        other.free(&next);
+        assert_eq!(other.ended(&next).await.0, "ok");
+    }
+    nothing_is_left(&server).await;
+}
+
+/// A lease that is shorter than the claim stays as it is.
+#[tokio::test]
+async fn a_short_lease_is_never_lengthened_by_a_hand_over() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let lease = Duration::from_millis(700);
+    let holder = waiting(&server.url()).await.lock("short").acquire().await.unwrap();
+    let locks = waiting(&proxy.url()).await;
+    let mut call = Call::begin(locks.lock("short").lease(lease).renew(false));
+    stand(&server, "short", 1).await;
+    holder.release().await.unwrap();
+    call.entered().await;
+    let left = server.time_left(&stored("short"));
+    assert!(left <= Some(lease), "{left:?}");
+    assert!(call.over().await.unwrap_err().is_lost(), "it was not to be renewed");
+    nothing_is_left(&server).await;
+}
+
+/// Between its first try and its place in the queue the lock has become free, and the answer is long on its way.
+#[tokio::test]
+async fn a_lock_that_is_free_when_its_queue_is_joined_is_relied_on_from_the_request_on() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = waiting(&proxy.url()).await;
+    // The server learns the scripts.
+    let learning = waiting(&server.url()).await;
+    let holder = learning.lock("known").acquire().await.unwrap();
+    let mut known = Call::begin(locks.lock("known"));
+    stand(&server, "known", 1).await;
+    holder.release().await.unwrap();
+    known.entered().await;
+    known.end().await.unwrap();
+
+    let lease = Duration::from_secs(1);
+    server.cmd(&["SET", &stored("free"), "another program"]);
+    let held = proxy.on_next(joins("free"), Action::Hold);
+    let mut call = Call::begin(locks.lock("free").lease(lease));
+    held.done().await;
+    server.cmd(&["DEL", &stored("free")]);
+    proxy.replies(Flow::Delay(lease / 2));
+    proxy.release();
+    eventually("the lock to be taken", || async { server.exists(&stored("free")) }).await;
+    assert!(!server.exists(&queue("free")));
+    // From now on nothing is renewed.
+    proxy.requests(Flow::Hold);
+    let mut other = Other::on(&server.url());
+    other.ask("next", "free");
+    call.entered().await;
+    let begun = other.got("next").await.at;
+    let last_poll = call.last_poll();
+    assert!(
+        last_poll < begun || locks.stats().overruns > 0,
+        "polled {:?} too long",
+        last_poll.since(begun)
+    );
+    proxy.heal();
+    assert!(call.over().await.unwrap_err().is_lost());
+    other.free("next");
+    assert_eq!(other.ended("next").await.0, "ok");
+    nothing_is_left(&server).await;
+}

@@ -1,0 +1,12 @@
+//! Waiting well: the line inside the process, hand-overs, wake-ups, fairness and crowds.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod crowd;
+mod dying;
+mod fair;
+mod line;
+mod queue;
+mod storm;
+mod traces;
+mod wakeups;
