@@ -7,8 +7,10 @@ use lock_runtime::{LockError, LockManager};
 use lock_tests::server::Server;
 use tokio::sync::oneshot;
 
-use crate::Result;
-use crate::report::{percentile, progress, table};
+use crate::plot::Panel;
+use crate::report::{Report, progress};
+use crate::sample::percentile;
+use crate::{Result, Size};
 
 const KEY: &str = "bench:loss";
 /// Long enough that no renewal can be what notices.
@@ -18,10 +20,21 @@ const SHORT_LEASE: Duration = Duration::from_millis(500);
 /// The watchdog has the server report changes of a key once its lock has been held for 20 ms.
 const SETTLED: Duration = Duration::from_millis(40);
 
-pub(crate) async fn run(rounds: usize) -> Result {
+pub(crate) async fn run(size: Size, rounds: Option<usize>) -> Result<Report> {
+    let rounds = rounds.unwrap_or(match size {
+        Size::Full => 200,
+        Size::Smoke => 2,
+    });
+    let mut report = Report::new(
+        "loss",
+        "Time from the loss of a lock to the end of its body. The command that takes the lock away, on a connection of its own, is part of it.",
+        &["cause", "rounds", "p50", "p99", "max"],
+    );
+    let mut panel = Panel::logarithmic("from the loss to the end of the body, median, microseconds");
     let server = Server::start();
     let locks = LockManager::connect(&server.url()).await?;
-    let mut rows = vec![round_trips(&server, rounds).await?];
+    let mut times = round_trips(&server, rounds).await?;
+    row(&mut report, &mut panel, "for comparison: one round trip", &mut times);
     let name = format!("{}{KEY}", locks.prefix());
     let causes: [(&str, Vec<&str>); 3] = [
         ("DEL of the key", vec!["DEL", &name]),
@@ -29,7 +42,7 @@ pub(crate) async fn run(rounds: usize) -> Result {
         ("FLUSHALL", vec!["FLUSHALL"]),
     ];
     for (cause, command) in causes {
-        let bar = progress(cause.to_owned(), rounds);
+        let bar = progress(cause, rounds);
         let mut times = Vec::with_capacity(rounds);
         for _ in 0..rounds {
             let (began, ended, error) = lose(&locks, LEASE, || {
@@ -44,7 +57,7 @@ pub(crate) async fn run(rounds: usize) -> Result {
             bar.inc(1);
         }
         bar.finish_and_clear();
-        rows.push(row(cause, &mut times));
+        row(&mut report, &mut panel, cause, &mut times);
     }
 
     // A server that is gone says nothing: the local deadline is what ends the body.
@@ -62,7 +75,7 @@ pub(crate) async fn run(rounds: usize) -> Result {
         ),
     ];
     for (cause, gone, back) in causes {
-        let bar = progress(cause.to_owned(), rounds);
+        let bar = progress(cause, rounds);
         let mut times = Vec::with_capacity(rounds);
         for _ in 0..rounds {
             let deadline = Mutex::new(Instant::now());
@@ -81,11 +94,10 @@ pub(crate) async fn run(rounds: usize) -> Result {
             bar.inc(1);
         }
         bar.finish_and_clear();
-        rows.push(row(cause, &mut times));
+        row(&mut report, &mut panel, cause, &mut times);
     }
-    println!("time from the loss of a lock to the end of its body\n");
-    println!("{}", table(&["cause", "rounds", "p50", "p99", "max"], rows));
-    Ok(())
+    report.panels.push(panel);
+    Ok(report)
 }
 
 /// Something that is done to a server.
@@ -133,7 +145,7 @@ fn expect_lost(error: &LockError) -> Result {
 }
 
 /// The limit: one command and its answer on a connection of its own.
-async fn round_trips(server: &Server, rounds: usize) -> Result<Vec<String>> {
+async fn round_trips(server: &Server, rounds: usize) -> Result<Vec<Duration>> {
     let mut connection = server.connection().await;
     let mut times = Vec::with_capacity(rounds);
     for _ in 0..rounds {
@@ -141,11 +153,18 @@ async fn round_trips(server: &Server, rounds: usize) -> Result<Vec<String>> {
         redis::cmd("PING").query_async::<()>(&mut connection).await?;
         times.push(began.elapsed());
     }
-    Ok(row("for comparison: one round trip", &mut times))
+    Ok(times)
 }
 
-fn row(cause: &str, times: &mut [Duration]) -> Vec<String> {
+fn row(report: &mut Report, panel: &mut Panel, cause: &str, times: &mut [Duration]) {
     times.sort_unstable();
     let at = |share| format!("{:.2?}", percentile(times, share));
-    vec![cause.to_owned(), times.len().to_string(), at(0.50), at(0.99), at(1.0)]
+    panel.bar(cause, percentile(times, 0.50).as_secs_f64() * 1e6);
+    report.row(vec![
+        cause.to_owned(),
+        times.len().to_string(),
+        at(0.50),
+        at(0.99),
+        at(1.0),
+    ]);
 }

@@ -1,0 +1,168 @@
+//! Who is measured: one loop of "acquire, work, release" over this library, its peers, bare commands and a local mutex.
+
+mod ours;
+mod peers;
+mod raw;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_tests::Stamp;
+
+use crate::Result;
+use crate::error;
+
+/// Long enough that no lease ends in a measurement.
+const LEASE: Duration = Duration::from_secs(30);
+/// Longer than a measurement: who waits for so long is never served.
+const WAIT: Duration = Duration::from_secs(600);
+/// What a peer pauses between two attempts when it is set to its best: the shortest that its timer knows.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// A library and how it is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Contender {
+    /// This library.
+    Ours(Variant),
+    /// A published crate.
+    Peer(Crate, Tuning),
+    /// The commands by themselves, each awaited: what any such lock can reach at most.
+    Raw,
+    /// `tokio::sync::Mutex`: what is possible in one process.
+    Local,
+}
+
+pub(crate) use ours::Variant;
+use peers::{Crate, Tuning};
+
+impl Contender {
+    pub(crate) const OURS: Self = Self::Ours(Variant::Default);
+    pub(crate) const HANDOVER_OFF: Self = Self::Ours(Variant::HandoverOff);
+    pub(crate) const FAIR: Self = Self::Ours(Variant::Fair);
+    pub(crate) const PIPELINED: Self = Self::Ours(Variant::Pipelined);
+
+    /// Everybody, in the order of the tables.
+    pub(crate) fn all() -> Vec<Self> {
+        let mut all: Vec<_> = Variant::ALL.into_iter().map(Self::Ours).collect();
+        all.extend(Self::peers());
+        all.extend([Self::Raw, Self::Local]);
+        all
+    }
+
+    /// The published crates, each with its defaults and at its best.
+    pub(crate) fn peers() -> impl Iterator<Item = Self> {
+        Crate::ALL
+            .into_iter()
+            .flat_map(|peer| [Self::Peer(peer, Tuning::Defaults), Self::Peer(peer, Tuning::Best)])
+    }
+
+    pub(crate) const fn is_peer(self) -> bool {
+        matches!(self, Self::Peer(..))
+    }
+
+    /// What one has to know to read this contender's row.
+    pub(crate) fn note(self) -> Option<String> {
+        match self {
+            Self::Peer(peer, tuning) => Some(format!("{self}: {}", peer.note(tuning))),
+            Self::Raw => Some(format!("{self}: {}", raw::NOTE)),
+            Self::Ours(_) | Self::Local => None,
+        }
+    }
+
+    /// Its client in this process, for the locks of these names.
+    pub(crate) async fn connect(self, url: &str, names: Arc<[String]>) -> Result<Client> {
+        let inner = match self {
+            Self::Ours(variant) => Inner::Ours(ours::connect(url, variant).await?),
+            Self::Peer(peer, tuning) => Inner::Peer(peers::connect(url, peer, tuning).await?),
+            Self::Raw => Inner::Raw(raw::connect(url).await?),
+            Self::Local => Inner::Local(names.iter().map(|_| tokio::sync::Mutex::default()).collect()),
+        };
+        Ok(Client { names, inner })
+    }
+}
+
+impl fmt::Display for Contender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ours(variant) => variant.fmt(f),
+            Self::Peer(peer, tuning) => write!(f, "{peer}, {tuning}"),
+            Self::Raw => f.write_str("raw commands"),
+            Self::Local => f.write_str("local tokio Mutex"),
+        }
+    }
+}
+
+/// For a child process, which is told by the name whom to be.
+impl FromStr for Contender {
+    type Err = crate::Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::all()
+            .into_iter()
+            .find(|contender| contender.to_string() == name)
+            .ok_or_else(|| error(format!("there is no contender {name:?}")))
+    }
+}
+
+/// What a process holds of a contender; a clone is a task's own.
+#[derive(Clone)]
+pub(crate) struct Client {
+    names: Arc<[String]>,
+    inner: Inner,
+}
+
+#[derive(Clone)]
+enum Inner {
+    Ours(ours::Client),
+    Peer(peers::Client),
+    Raw(raw::Client),
+    Local(Arc<[tokio::sync::Mutex<()>]>),
+}
+
+impl Client {
+    /// Takes the lock of that number, keeps it for `hold`, and gives it back.
+    pub(crate) async fn section(&mut self, lock: usize, hold: Duration) -> Result<Section> {
+        let name = self.names.get(lock).ok_or("there is no such lock")?.as_str();
+        let asked = Stamp::now();
+        let Inside { granted, left } = match &mut self.inner {
+            Inner::Ours(client) => client.section(name, hold).await?,
+            Inner::Peer(client) => client.section(name, hold).await?,
+            Inner::Raw(client) => client.section(name, hold).await?,
+            Inner::Local(locks) => {
+                let _guard = locks.get(lock).ok_or("there is no such lock")?.lock().await;
+                inside(hold).await
+            }
+        };
+        Ok(Section { asked, granted, left })
+    }
+}
+
+/// One critical section.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Section {
+    /// Before the call.
+    pub(crate) asked: Stamp,
+    /// First thing under the lock.
+    pub(crate) granted: Stamp,
+    /// Last thing under the lock.
+    pub(crate) left: Stamp,
+}
+
+/// The part of a section that is under the lock.
+struct Inside {
+    granted: Stamp,
+    left: Stamp,
+}
+
+async fn inside(hold: Duration) -> Inside {
+    let granted = Stamp::now();
+    if !hold.is_zero() {
+        tokio::time::sleep(hold).await;
+    }
+    Inside {
+        granted,
+        left: Stamp::now(),
+    }
+}

@@ -1,0 +1,65 @@
+//! This library, as its users meet it and with its switches.
+
+use std::fmt;
+use std::time::Duration;
+
+use lock_runtime::{Handover, LockManager};
+
+use super::{Inside, LEASE, WAIT, inside};
+use crate::Result;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Variant {
+    Default,
+    /// Every grant comes from the store.
+    HandoverOff,
+    Fair,
+    Pipelined,
+}
+
+impl Variant {
+    pub(crate) const ALL: [Self; 4] = [Self::Default, Self::HandoverOff, Self::Fair, Self::Pipelined];
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Default => "ours",
+            Self::HandoverOff => "ours, hand-over off",
+            Self::Fair => "ours, fair",
+            Self::Pipelined => "ours, pipelined",
+        })
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Client {
+    locks: LockManager,
+    variant: Variant,
+}
+
+pub(super) async fn connect(url: &str, variant: Variant) -> Result<Client> {
+    let builder = LockManager::builder(url).lease(LEASE).wait(WAIT);
+    let builder = match variant {
+        Variant::HandoverOff => builder.handover(Handover::OFF),
+        Variant::Default | Variant::Fair | Variant::Pipelined => builder,
+    };
+    let locks = builder.build()?;
+    locks.check().await?;
+    Ok(Client { locks, variant })
+}
+
+impl Client {
+    pub(super) async fn section(&self, name: &str, hold: Duration) -> Result<Inside> {
+        let request = self.locks.lock(name);
+        let request = match self.variant {
+            Variant::Fair => request.fair(),
+            Variant::Pipelined => request.pipelined(),
+            Variant::Default | Variant::HandoverOff => request,
+        };
+        let guard = request.acquire().await?;
+        let inside = inside(hold).await;
+        guard.release().await?;
+        Ok(inside)
+    }
+}

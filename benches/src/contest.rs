@@ -1,0 +1,417 @@
+//! Several processes with several tasks each that want the same locks, and what came of it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use lock_tests::Stamp;
+use lock_tests::server::Server;
+use tokio::task::JoinSet;
+
+use crate::contender::{Client, Contender};
+use crate::report::{Number, ratio};
+use crate::sample::jain;
+use crate::worker::{self, Record, Worker, argument};
+use crate::{Result, error, process};
+
+/// How often the server is pinged meanwhile, to know what a round trip took under this load.
+const PING_EVERY: Duration = Duration::from_millis(20);
+
+/// Who wants what for how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contest {
+    pub(crate) contender: Contender,
+    pub(crate) processes: usize,
+    /// In each process.
+    pub(crate) tasks: usize,
+    pub(crate) locks: usize,
+    pub(crate) hold: Duration,
+    /// Until figures are taken.
+    pub(crate) warm: Duration,
+    pub(crate) window: Duration,
+    /// How long the server's commands are watched after the figures were taken, to tell those of clients from those inside of scripts.
+    pub(crate) watched: Duration,
+}
+
+impl Contest {
+    /// On a server of its own, so that nothing is left from the one before.
+    pub(crate) async fn run(&self) -> Result<Outcome> {
+        let server = Server::start();
+        let mut workers = Vec::with_capacity(self.processes);
+        for number in 0..self.processes {
+            let arguments = [
+                server.url(),
+                self.contender.to_string(),
+                self.tasks.to_string(),
+                self.locks.to_string(),
+                self.hold.as_micros().to_string(),
+                number.to_string(),
+            ];
+            workers.push(Worker::start("contest", &arguments).await?);
+        }
+        for worker in &mut workers {
+            worker.say("go").await?;
+        }
+        tokio::time::sleep(self.warm).await;
+
+        let pings = tokio::spawn(pings(server.connection().await, self.window));
+        let before = commands(&server)?;
+        let cpu_before = cpu(&mut workers).await?;
+        let from = Stamp::now();
+        tokio::time::sleep(self.window).await;
+        let to = Stamp::now();
+        let cpu = cpu(&mut workers).await?.saturating_sub(cpu_before);
+        let round_trips = pings.await??;
+        let commands = commands(&server)?.saturating_sub(before + 1 + round_trips.len() as u64);
+
+        let address = server.addr();
+        let watched = self.watched;
+        let from_clients = if watched.is_zero() {
+            1.0
+        } else {
+            tokio::task::spawn_blocking(move || share_from_clients(address, watched)).await??
+        };
+        for worker in &mut workers {
+            worker.say("stop").await?;
+        }
+        let (mut records, mut errors) = (Vec::new(), 0);
+        for (number, worker) in workers.iter_mut().enumerate() {
+            errors += worker.hear_number("errors").await?;
+            let first = u32::try_from(number * self.tasks)?;
+            records.extend(worker.records().await?.into_iter().map(|record| Record {
+                task: record.task + first,
+                ..record
+            }));
+        }
+        records.sort_unstable_by_key(|record| record.granted);
+        Ok(Outcome {
+            tasks: self.processes * self.tasks,
+            tasks_per_process: self.tasks,
+            records,
+            from,
+            to,
+            commands,
+            from_clients,
+            cpu,
+            errors,
+            round_trips,
+        })
+    }
+}
+
+/// What came of a [`Contest`].
+pub(crate) struct Outcome {
+    tasks: usize,
+    tasks_per_process: usize,
+    /// In the order of the grants.
+    records: Vec<Record>,
+    from: Stamp,
+    to: Stamp,
+    /// The server's own count, those inside of scripts included.
+    commands: u64,
+    /// The share of them that was not inside of a script; sampled.
+    from_clients: f64,
+    /// Of all processes.
+    pub(crate) cpu: Duration,
+    /// Sections that ended in an error instead.
+    pub(crate) errors: u64,
+    /// Of one PING at a time, under this load; sorted.
+    pub(crate) round_trips: Vec<Duration>,
+}
+
+impl Outcome {
+    fn within(&self) -> impl Iterator<Item = &Record> {
+        self.records
+            .iter()
+            .filter(|record| record.was_granted() && (self.from..self.to).contains(&record.granted))
+    }
+
+    pub(crate) fn sections(&self) -> usize {
+        self.within().count()
+    }
+
+    /// Sections per second.
+    pub(crate) fn rate(&self) -> f64 {
+        ratio(self.sections(), self.to.since(self.from).as_secs_f64())
+    }
+
+    /// From the call to the grant, sorted.
+    pub(crate) fn waits(&self) -> Vec<Duration> {
+        let mut waits: Vec<_> = self.within().map(|record| record.granted.since(record.asked)).collect();
+        waits.sort_unstable();
+        waits
+    }
+
+    /// Who was still waiting at the end counts with the time until then.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        let unserved = self
+            .records
+            .iter()
+            .filter(|record| !record.was_granted() || record.granted >= self.to);
+        let unserved = unserved
+            .map(|record| self.to.since(record.asked))
+            .max()
+            .unwrap_or_default();
+        unserved.max(self.waits().last().copied().unwrap_or_default())
+    }
+
+    /// Over the sections of all tasks.
+    pub(crate) fn jain(&self) -> f64 {
+        let mut counts = vec![0.0; self.tasks];
+        for record in self.within() {
+            if let Some(count) = counts.get_mut(record.task as usize) {
+                *count += 1.0;
+            }
+        }
+        jain(&counts)
+    }
+
+    pub(crate) fn commands_per_section(&self) -> f64 {
+        ratio(self.commands, self.sections())
+    }
+
+    /// Without those inside of scripts.
+    pub(crate) fn calls_per_section(&self) -> f64 {
+        self.commands_per_section() * self.from_clients
+    }
+
+    /// Of all processes together, in microseconds.
+    pub(crate) fn cpu_per_section(&self) -> f64 {
+        ratio(self.cpu.as_secs_f64() * 1e6, self.sections())
+    }
+
+    /// How often a lock was granted while another task had it.
+    pub(crate) fn overlaps(&self) -> usize {
+        let mut last: std::collections::HashMap<u32, Stamp> = std::collections::HashMap::new();
+        let mut overlaps = 0;
+        for record in self.records.iter().filter(|record| record.was_granted()) {
+            let left = last.entry(record.lock).or_default();
+            overlaps += usize::from(*left > record.granted);
+            *left = (*left).max(record.left);
+        }
+        overlaps
+    }
+
+    /// The longest time by which somebody who was served later had asked earlier.
+    pub(crate) fn largest_inversion(&self) -> Duration {
+        let mut latest = Stamp::default();
+        let mut largest = Duration::ZERO;
+        for record in self.within() {
+            largest = largest.max(latest.since(record.asked));
+            latest = latest.max(record.asked);
+        }
+        largest
+    }
+
+    /// From the end of a section in one process to the grant in another, sorted.
+    pub(crate) fn handovers(&self) -> Vec<Duration> {
+        let process = |record: &Record| record.task as usize / self.tasks_per_process.max(1);
+        let within: Vec<_> = self.within().collect();
+        let mut times: Vec<_> = within
+            .windows(2)
+            .filter_map(|pair| match pair {
+                [one, next] if process(one) != process(next) => Some(next.granted.since(one.left)),
+                _ => None,
+            })
+            .collect();
+        times.sort_unstable();
+        times
+    }
+}
+
+/// The server's own counter. Reading it is a command, too.
+pub(crate) fn commands(server: &Server) -> Result<u64> {
+    Ok(server.info("total_commands_processed").parse()?)
+}
+
+async fn cpu(workers: &mut [Worker]) -> Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for worker in &mut *workers {
+        worker.say("cpu").await?;
+    }
+    for worker in workers {
+        sum += Duration::from_nanos(worker.hear_number("cpu").await?);
+    }
+    Ok(sum)
+}
+
+async fn pings(mut connection: redis::aio::MultiplexedConnection, window: Duration) -> Result<Vec<Duration>> {
+    let end = Instant::now() + window;
+    let mut times = Vec::new();
+    while Instant::now() + PING_EVERY < end {
+        tokio::time::sleep(PING_EVERY).await;
+        let began = Instant::now();
+        redis::cmd("PING").query_async::<()>(&mut connection).await?;
+        times.push(began.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times)
+}
+
+/// Watches the server for a moment: its counter has no place for who sent a command, MONITOR has.
+fn share_from_clients(server: SocketAddr, watched: Duration) -> Result<f64> {
+    let mut stream = TcpStream::connect(server)?;
+    stream.set_read_timeout(Some(Duration::from_millis(20)))?;
+    stream.write_all(b"MONITOR\r\n")?;
+    let mut lines = BufReader::with_capacity(1 << 20, stream);
+    let (mut all, mut inside) = (0_u64, 0_u64);
+    let end = Instant::now() + watched;
+    let mut line = Vec::new();
+    while Instant::now() < end {
+        match lines.read_until(b'\n', &mut line) {
+            Ok(0) => break,
+            // `+1763716800.123456 [0 lua] "GET" …`, or an address instead of `lua`.
+            Ok(_) if line.contains(&b'[') => {
+                all += 1;
+                let who = line.split(|byte| *byte == b']').next().unwrap_or_default();
+                inside += u64::from(who.ends_with(b" lua"));
+                line.clear();
+            }
+            Ok(_) => line.clear(),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                ) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(if all == 0 { 1.0 } else { ratio(all - inside, all) })
+}
+
+/// What a task of a child has done so far.
+#[derive(Default)]
+struct Log {
+    records: Vec<Record>,
+    waiting: Option<Record>,
+}
+
+/// The child's side.
+pub(crate) fn child(arguments: &[String]) -> Result {
+    let url: String = argument(arguments, 0)?;
+    let contender: Contender = argument(arguments, 1)?;
+    let tasks: usize = argument(arguments, 2)?;
+    let locks: usize = argument(arguments, 3)?;
+    let hold = Duration::from_micros(argument(arguments, 4)?);
+    let number: u64 = argument(arguments, 5)?;
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // The last one is the child's own, to warm up with.
+    let mut names: Vec<String> = (0..locks).map(|lock| format!("bench:{lock}")).collect();
+    names.push(format!("bench:warm:{}", std::process::id()));
+    let client = runtime.block_on(async {
+        let client = contender.connect(&url, names.into()).await?;
+        client.clone().section(locks, Duration::ZERO).await?;
+        Ok::<_, crate::Error>(client)
+    })?;
+    worker::says("ready");
+    if worker::hears().as_deref() != Some("go") {
+        return Ok(());
+    }
+
+    let errors = Arc::new(AtomicU64::new(0));
+    let draw = Arc::new(Zipf::new(locks));
+    let mut logs = Vec::with_capacity(tasks);
+    let mut running = JoinSet::new();
+    for task in 0..tasks {
+        let log = Arc::new(Mutex::new(Log::default()));
+        logs.push(Arc::clone(&log));
+        let (client, draw, errors) = (client.clone(), Arc::clone(&draw), Arc::clone(&errors));
+        let random = fastrand::Rng::with_seed(number << 32 | task as u64);
+        running.spawn_on(compete(client, task, draw, random, hold, log, errors), runtime.handle());
+    }
+    loop {
+        match worker::hears().as_deref() {
+            Some("cpu") => worker::says(format_args!("cpu {}", process::cpu().as_nanos())),
+            Some("stop") => break,
+            None => return Ok(()),
+            Some(other) => return Err(error(format!("a child does not know {other:?}"))),
+        }
+    }
+    running.abort_all();
+    runtime.block_on(async { while running.join_next().await.is_some() {} });
+    let mut records = Vec::new();
+    for log in logs {
+        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        records.append(&mut log.records);
+        records.extend(log.waiting.take());
+    }
+    worker::says(format_args!("errors {}", errors.load(Ordering::Relaxed)));
+    worker::write(&records)?;
+    runtime.shutdown_background();
+    Ok(())
+}
+
+async fn compete(
+    mut client: Client,
+    task: usize,
+    draw: Arc<Zipf>,
+    mut random: fastrand::Rng,
+    hold: Duration,
+    log: Arc<Mutex<Log>>,
+    errors: Arc<AtomicU64>,
+) {
+    let task = u32::try_from(task).unwrap_or_default();
+    loop {
+        let lock = draw.one(&mut random);
+        let waiting = Record {
+            task,
+            lock: u32::try_from(lock).unwrap_or_default(),
+            asked: Stamp::now(),
+            granted: Stamp::default(),
+            left: Stamp::default(),
+        };
+        log.lock().unwrap_or_else(PoisonError::into_inner).waiting = Some(waiting);
+        let section = client.section(lock, hold).await;
+        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.waiting = None;
+        match section {
+            Ok(section) => log.records.push(Record {
+                asked: section.asked,
+                granted: section.granted,
+                left: section.left,
+                ..waiting
+            }),
+            Err(error) => {
+                if errors.fetch_add(1, Ordering::Relaxed) == 0 {
+                    eprintln!("a section ended with: {error}");
+                }
+            }
+        }
+    }
+}
+
+/// Numbers of which the second is drawn half as often as the first, the third a third as often, and so on.
+struct Zipf {
+    /// The chance of a number or one below it.
+    below: Vec<f64>,
+}
+
+impl Zipf {
+    fn new(numbers: usize) -> Self {
+        let mut sum = 0.0;
+        let mut below: Vec<f64> = (1..=numbers)
+            .map(|rank| {
+                sum += 1.0 / rank.float();
+                sum
+            })
+            .collect();
+        for chance in &mut below {
+            *chance /= sum;
+        }
+        Self { below }
+    }
+
+    fn one(&self, random: &mut fastrand::Rng) -> usize {
+        if self.below.len() == 1 {
+            return 0;
+        }
+        let drawn = random.f64();
+        self.below
+            .partition_point(|chance| *chance <= drawn)
+            .min(self.below.len() - 1)
+    }
+}

@@ -1,0 +1,242 @@
+//! What a lock costs when nobody else wants it: 1 to 256 tasks of one process, each with a lock of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lock_tests::Stamp;
+use lock_tests::server::Server;
+use tokio::task::JoinSet;
+
+use crate::contender::{Client, Contender};
+use crate::contest::commands;
+use crate::plot::Panel;
+use crate::process::Apart;
+use crate::report::{Report, Verdict, count, progress, ratio, time};
+use crate::sample::{median, percentile};
+use crate::{Result, Size, process};
+
+/// How many tasks in which of tokio's runtimes: with one task, the runtime decides more than the library.
+const GROUPS: [(usize, Flavor); 6] = [
+    (1, Flavor::MultiThread),
+    (16, Flavor::MultiThread),
+    (64, Flavor::MultiThread),
+    (256, Flavor::MultiThread),
+    (1, Flavor::CurrentThread),
+    (64, Flavor::CurrentThread),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flavor {
+    MultiThread,
+    CurrentThread,
+}
+
+impl Flavor {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::MultiThread => "multi_thread",
+            Self::CurrentThread => "current_thread",
+        }
+    }
+
+    fn build(self) -> std::io::Result<tokio::runtime::Runtime> {
+        match self {
+            Self::MultiThread => tokio::runtime::Builder::new_multi_thread(),
+            Self::CurrentThread => tokio::runtime::Builder::new_current_thread(),
+        }
+        .enable_all()
+        .build()
+    }
+}
+
+/// What one contender did in all rounds of a group.
+#[derive(Default)]
+struct Row {
+    /// Sections per second, by round.
+    rates: Vec<f64>,
+    /// From the call to its end.
+    cycles: Vec<Duration>,
+    commands: u64,
+    cpu: Duration,
+    /// Sections that ended in an error instead.
+    errors: usize,
+}
+
+type Rows = HashMap<(usize, Contender), Row>;
+
+pub(crate) async fn run(size: Size) -> Result<Report> {
+    // A runtime of its own for every group; this one is not to be blocked.
+    tokio::task::spawn_blocking(move || measure(size)).await?
+}
+
+fn measure(size: Size) -> Result<Report> {
+    let (rounds, window) = match size {
+        Size::Full => (7, Duration::from_millis(120)),
+        Size::Smoke => (1, Duration::from_millis(4)),
+    };
+    let contenders = Contender::all();
+    let bar = progress("uncontended", GROUPS.len() * (rounds + 1) * contenders.len());
+    let mut rows = Rows::new();
+    for (group, (tasks, flavor)) in GROUPS.into_iter().enumerate() {
+        let server = Server::start();
+        let _apart = Apart::from(server.pid())?;
+        let runtime = flavor.build()?;
+        runtime.block_on(async {
+            let names: Arc<[String]> = (0..tasks).map(|task| format!("bench:{task}")).collect();
+            let mut clients = Vec::new();
+            for contender in &contenders {
+                clients.push(contender.connect(&server.url(), Arc::clone(&names)).await?);
+            }
+            // The first round warms up.
+            for round in 0..=rounds {
+                // One after the other in short rounds, so that noise of the machine meets all alike.
+                for (contender, client) in contenders.iter().zip(&clients) {
+                    bar.set_message(format!("{tasks} tasks, {}: {contender}", flavor.name()));
+                    let (before, cpu) = (commands(&server)?, process::cpu());
+                    let began = Instant::now();
+                    let (mut cycles, failed) = work(client, tasks, window).await?;
+                    let (took, cpu) = (began.elapsed(), process::cpu().saturating_sub(cpu));
+                    if round > 0 {
+                        let row = rows.entry((group, *contender)).or_default();
+                        row.rates.push(ratio(cycles.len(), took));
+                        row.cycles.append(&mut cycles);
+                        row.commands += commands(&server)?.saturating_sub(before + 1);
+                        row.cpu += cpu;
+                        row.errors += failed;
+                    }
+                    bar.inc(1);
+                }
+            }
+            Ok::<_, crate::Error>(())
+        })?;
+        runtime.shutdown_background();
+    }
+    bar.finish_and_clear();
+    Ok(report(&contenders, &mut rows))
+}
+
+/// Every task takes and gives back its own lock until the time is over.
+async fn work(client: &Client, tasks: usize, window: Duration) -> Result<(Vec<Duration>, usize)> {
+    let end = Instant::now() + window;
+    let mut workers = JoinSet::new();
+    for task in 0..tasks {
+        let mut client = client.clone();
+        workers.spawn(async move {
+            let (mut cycles, mut failed) = (Vec::with_capacity(4_096), 0);
+            while Instant::now() < end {
+                match client.section(task, Duration::ZERO).await {
+                    Ok(section) => cycles.push(Stamp::now().since(section.asked)),
+                    // A time-out, say, on a machine that has other work.
+                    Err(_) => failed += 1,
+                }
+            }
+            (cycles, failed)
+        });
+    }
+    let (mut cycles, mut failed) = (Vec::new(), 0);
+    while let Some(worker) = workers.join_next().await {
+        let (of_worker, failed_there) = worker?;
+        cycles.extend(of_worker);
+        failed += failed_there;
+    }
+    Ok((cycles, failed))
+}
+
+fn report(contenders: &[Contender], rows: &mut Rows) -> Report {
+    let mut report = Report::new(
+        "uncontended",
+        "Tasks of one process, each with a lock that nobody else wants; medians of short rounds in turn. The server has a core of its own, and the process has the others, as if they were two machines. Commands are the server's own count, \
+         those inside of scripts included. Figures against others are medians of the rounds' own ratios.",
+        &[
+            "tasks",
+            "runtime",
+            "contender",
+            "sections/s",
+            "p50",
+            "p99",
+            "commands",
+            "client CPU",
+        ],
+    );
+    for (group, (tasks, flavor)) in GROUPS.into_iter().enumerate() {
+        let mut panel = Panel::logarithmic(format!("sections per second, {tasks} tasks, {}", flavor.name()));
+        for contender in contenders {
+            let Some(row) = rows.get_mut(&(group, *contender)) else {
+                continue;
+            };
+            row.cycles.sort_unstable();
+            let sections = row.cycles.len();
+            if row.errors > 0 {
+                report.note(format!(
+                    "{contender}: {} sections with {tasks} tasks ended in an error",
+                    row.errors
+                ));
+            }
+            panel.contender(*contender, median(&row.rates));
+            report.row(vec![
+                tasks.to_string(),
+                flavor.name().to_owned(),
+                contender.to_string(),
+                count(median(&row.rates)),
+                time(percentile(&row.cycles, 0.50)),
+                time(percentile(&row.cycles, 0.99)),
+                format!("{:.2}", ratio(row.commands, sections)),
+                format!("{:.1} µs", ratio(row.cpu.as_secs_f64() * 1e6, sections)),
+            ]);
+        }
+        report.panels.push(panel);
+        report.verdicts.extend(verdicts(rows, group, tasks, flavor));
+    }
+    for contender in contenders {
+        if let Some(note) = contender.note() {
+            report.note(note);
+        }
+    }
+    report
+}
+
+fn verdicts(rows: &Rows, group: usize, tasks: usize, flavor: Flavor) -> Vec<Verdict> {
+    let rates = |contender| {
+        rows.get(&(group, contender))
+            .map_or(&[][..], |row| row.rates.as_slice())
+    };
+    let against = |one, other| {
+        let ratios: Vec<_> = rates(one)
+            .iter()
+            .zip(rates(other))
+            .map(|(one, other)| ratio(*one, *other))
+            .collect();
+        median(&ratios)
+    };
+    let Some(best) = Contender::peers().max_by(|one, other| median(rates(*one)).total_cmp(&median(rates(*other))))
+    else {
+        return Vec::new();
+    };
+    let what = |figure: String| format!("uncontended, {tasks} tasks, {}: {figure}", flavor.name());
+    let peer = |who: &str, limit, contender| {
+        Verdict::at_least(
+            4,
+            what(format!("{who} / best peer ({best})")),
+            limit,
+            against(contender, best),
+        )
+    };
+    let raw = |limit| {
+        Verdict::at_least(
+            4,
+            what("rate / raw commands".to_owned()),
+            limit,
+            against(Contender::OURS, Contender::Raw),
+        )
+    };
+    match tasks {
+        1 => vec![
+            peer("rate", 1.0, Contender::OURS),
+            raw(0.9),
+            peer("pipelined rate", 1.7, Contender::PIPELINED),
+        ],
+        64 | 256 => vec![peer("rate", 1.5, Contender::OURS), raw(1.0)],
+        _ => Vec::new(),
+    }
+}
