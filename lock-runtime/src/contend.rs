@@ -277,7 +277,7 @@ impl Acquisition {
         };
         let now = self.manager.clock.now();
         let left = self.manager.margins.deadline(since, lease).since(now);
-        if lease >= wanted || left >= lease / SECURE_BELOW {
+        if left >= lease / SECURE_BELOW {
             return Ok(self.granted(seen, pending, since, lease, fence));
         }
         let request = [RenewRequest {

@@ -5,7 +5,7 @@
 //! for Designing NUMA Locks*, 2012.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, btree_map};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -374,13 +374,62 @@ impl Drop for Waiting {
             return;
         }
         let mut lines = self.manager.lines.lines();
-        let waited = lines
-            .get_mut(&self.key)
-            .and_then(|line| line.waiting.remove(&self.number));
+        let waited = lines.get_mut(&self.key).and_then(|line| {
+            // The line may be another one by now, and the number another call's.
+            let btree_map::Entry::Occupied(at) = line.waiting.entry(self.number) else {
+                return None;
+            };
+            Arc::ptr_eq(at.get(), &self.waiter).then(|| at.remove())
+        });
         drop(lines);
         // One that was called to the front as it left gives its turn to the next.
         if waited.is_none() {
             drop(self.come());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LockError, LockManager, OnLost};
+
+    fn behind(entered: Entered) -> Option<Waiting> {
+        match entered {
+            Entered::Behind(waiting) => Some(waiting),
+            Entered::InFront(_) => None,
+        }
+    }
+
+    #[test]
+    fn a_call_that_leaves_takes_nobody_else_along() -> Result<(), LockError> {
+        let manager = LockManager::builder("memory://").build()?.into_shared();
+        let (watchdog, _) = manager.pace();
+        let key: Arc<str> = "k".into();
+        let terms = Terms {
+            lease: Duration::from_secs(1),
+            renew: true,
+            max_renewals: 9,
+            at_least: Duration::ZERO,
+            on_lost: OnLost::Cancel,
+            pipelined: false,
+        };
+        let enter = || Place::enter(&manager, &key, terms, &watchdog);
+        let front = enter();
+        let first = behind(enter());
+        drop(front);
+        // It is called, and dropped in the middle: first its place …
+        drop(first.as_ref().and_then(Waiting::come));
+        // … then two others come …
+        let front = enter();
+        let second = behind(enter());
+        // … then the rest of it.
+        drop(first);
+        drop(front);
+        assert!(
+            second.and_then(|second| second.come()).is_some(),
+            "nobody calls the second one"
+        );
+        Ok(())
     }
 }

@@ -15,6 +15,8 @@ use crate::store::{Queued, Receipt, ReleaseRequest, StoreError, Verdict};
 /// The pause before a release is tried again; it doubles up to an eighth of the lease, at most this.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// How long a place that was not given back may stay in a store's queue.
+const QUEUE_KEPT: Duration = Duration::from_secs(5);
 
 /// An attempt to acquire that is under way. Dropped before its outcome is known, it has whatever it took released.
 pub(crate) struct Pending {
@@ -71,7 +73,11 @@ impl Drop for Pending {
         }
         Cleanup {
             _tracked: self.manager.held.token(),
-            until: self.manager.clock.now().after(self.lease),
+            // A place in a queue may outlive a short lease.
+            until: self.manager.clock.now().after(self.lease.max(match self.queued {
+                Some(_) => QUEUE_KEPT,
+                None => Duration::ZERO,
+            })),
             manager: Arc::clone(&self.manager),
             key: Arc::clone(&self.key),
             value: Arc::clone(&self.value),

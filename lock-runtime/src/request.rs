@@ -131,10 +131,12 @@ impl LockRequest {
     }
 
     /// First come, first served: the call takes its own place in the store's queue, and the fair calls of all
-    /// processes get the lock in the order in which they came there. It overtakes nobody who waits, not even with
-    /// a `wait` of zero, which then tries once and leaves. Waiters that have died are skipped.
+    /// processes get the lock in the order in which they came there. It overtakes nobody who stands in that queue, not even
+    /// with a `wait` of zero, which then tries once and leaves. Calls that are not fair stand there with one place for each
+    /// process. Waiters that have died are skipped.
     ///
-    /// Every grant comes from the store, and none from hand to hand inside the process, which is slower.
+    /// Every grant comes from the store, and none from hand to hand inside the process, which is slower; and each waiting
+    /// call is one in the store.
     pub fn fair(mut self) -> Self {
         self.settings.fair = Some(true);
         self
@@ -168,6 +170,9 @@ impl LockRequest {
     ///
     /// # Cancel safety
     /// Dropped at any point, it leaves nothing behind: what the store may have granted is released in the background.
+    ///
+    /// Kept without being polled, it may keep the other calls of this process for the same key waiting, as with any lock that
+    /// is given on in order: await it, or drop it, before awaiting anything else for long.
     // Not an `async fn`, whose future would hold the request twice: there may be thousands who wait.
     #[allow(clippy::manual_async_fn)]
     pub fn acquire(self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + 'static {

@@ -123,22 +123,24 @@ impl MemoryStore {
                 return granted;
             }
             // Whoever had the lock may have left it to expire, and then nobody tells.
-            let wake_at = {
+            let remaining = {
                 let mut tables = self.tables();
                 let now = Self::now();
                 if let Some((holder, remaining)) = tables.seen(request.key, now) {
                     request.sighting.see(holder, Some(remaining));
-                    Some(remaining)
+                    remaining
                 } else {
                     let next = tables.hand_over(request.key, now);
                     drop(tables);
-                    if let Some(next) = next {
-                        next.wake();
+                    match next {
+                        Some(next) => next.wake(),
+                        // Somebody has taken this value out of the queue.
+                        None if ticket.granted().is_none() => return Ok(Turn::Lapsed),
+                        None => {}
                     }
-                    None
+                    continue;
                 }
             };
-            let Some(remaining) = wake_at else { continue };
             tokio::select! {
                 () = ticket.notify.notified() => {}
                 () = timer.sleep(remaining.min(LOOK_EVERY)) => {}

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 use redis::Client;
 use tokio::runtime::{Handle, Id};
+use tokio_util::sync::CancellationToken;
 
 use super::link::{Link, Live, Purpose, TimeOuts};
 use super::queue::Names;
@@ -21,6 +22,14 @@ struct Inner {
     /// For callers outside of any runtime, and for those on the lock thread.
     engine: Link,
     links: RwLock<Vec<(Id, Link)>>,
+    /// Ends with the store, and then the tasks that wait for the runtimes' ends.
+    ended: CancellationToken,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
 }
 
 impl Homes {
@@ -37,6 +46,7 @@ impl Homes {
             names,
             checked,
             links: RwLock::default(),
+            ended: CancellationToken::new(),
         }))
     }
 
@@ -73,9 +83,10 @@ impl Homes {
             homes: Arc::downgrade(&self.0),
             id,
         };
+        let ended = self.0.ended.clone();
         drop(handle.spawn(async move {
             let _resident = resident;
-            std::future::pending::<()>().await;
+            ended.cancelled_owned().await;
         }));
         link
     }

@@ -178,10 +178,10 @@ impl Link {
     /// unanswered for longer than the response time-out is replaced: its later answers might be taken for those
     /// of other commands.
     pub(super) async fn call(&self, live: &Live, lock: &str, command: Cmd) -> Result<Value, RedisError> {
+        let _waited_for = live.wire.as_ref().map(Sender::wait_for);
         match &live.wire {
             Some(wire) if wire.is_busy() => self.send(live, wire, What::Command(command, wire::hash(lock))).await,
-            wire => {
-                let _direct = wire.as_ref().map(Sender::direct);
+            _ => {
                 let mut connection = live.connection.clone();
                 self.fly(live, command.query_async::<Value>(&mut connection)).await
             }
@@ -191,7 +191,10 @@ impl Link {
     /// Gives a lock back.
     pub(super) async fn release(&self, live: &Live, release: Release, names: &Names) -> Result<Value, RedisError> {
         match &live.wire {
-            Some(wire) if wire.is_busy() => self.send(live, wire, What::Release(release)).await,
+            Some(wire) if wire.is_busy() => {
+                let _waited_for = wire.wait_for();
+                self.send(live, wire, What::Release(release)).await
+            }
             _ => {
                 let script = RELEASE.form(live.server.is_7);
                 let command = release.command("EVALSHA", &script.hash, names);

@@ -31,10 +31,18 @@ local function hand_over(lock, queue, counter, channels)
     -- A member of another shape is another version's, and nobody's here.
     local heard = process and redis.call('ZSCORE', queue, process)
     if heard and heard - newest <= HEARD_WITHIN then
-      local fence = fencing == '1' and next_fence(counter) or ''
+      local fence = ''
+      if fencing == '1' then
+        -- A counter that fails is for the waiter to find out, who asks for a token when it is handed none.
+        local taken, token = pcall(next_fence, counter)
+        fence = taken and token or ''
+      end
       redis.call('SET', lock, value, 'PX', claim)
-      -- The number of those who heard it: nobody does when the process is gone.
+      -- The number of those who heard it: nobody does when the process is gone. It must not be heard from a replica, where those may listen
+      -- who are passed over here.
+      redis.set_repl(redis.REPL_NONE)
       local told = redis.pcall('PUBLISH', channels .. process, fence .. ':' .. value)
+      redis.set_repl(redis.REPL_ALL)
       if type(told) == 'number' and told > 0 then
         if not first_in(queue) then
           redis.call('DEL', queue)

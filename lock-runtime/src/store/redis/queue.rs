@@ -13,12 +13,13 @@ use std::time::Duration;
 use atomic_waker::AtomicWaker;
 use redis::Value;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use super::exclusive::{as_remaining, eval, fence_of, granted_or_busy, holder_of, millis};
 use super::link::{Link, Live, Push};
 use super::scripts::{JOIN, REFRESH};
 use crate::clock::{BootClock, Clock, Moment};
-use crate::engine::{Engine, Timer};
+use crate::engine::{Engine, Timer, is_forked};
 use crate::holder::Holder;
 use crate::key::RESERVED;
 use crate::store::{Attempt, QueueRequest, Queued, StoreError, Turn};
@@ -29,6 +30,8 @@ const CLAIM: Duration = Duration::from_millis(1500);
 const REFRESH_EVERY: Duration = Duration::from_millis(250);
 /// How many locks one refreshing round trip is about at most.
 const BATCH: usize = 100;
+/// How many such round trips are under way at once.
+const AT_ONCE: usize = 4;
 /// How many of this process's waiters for one lock it asks about: those in front are the ones that may have got it.
 const ASKED: usize = 8;
 /// How long the channel is listened to after the last waiter.
@@ -179,6 +182,10 @@ struct Stand<'a> {
 
 impl Drop for Stand<'_> {
     fn drop(&mut self) {
+        // In a forked child they may have been locked by a thread that is not there.
+        if is_forked() {
+            return;
+        }
         let mut waiting = self.queue.waiting();
         waiting.tickets.remove(&self.ticket.value);
         if let Some(room) = waiting.rooms.get_mut(&self.ticket.key) {
@@ -382,9 +389,8 @@ impl Queue {
         if !self.waiting().rooms.is_empty() {
             return false;
         }
-        if let Some((number, true)) = *listening
-            && let Some(live) = self.0.background.numbered(number)
-        {
+        // Also where it is not known to listen: a call may have been dropped before it knew.
+        if let Some(live) = self.0.background.up() {
             let channel = self.0.names.channel();
             let answer = self.0.background.unsubscribe(&live, &channel);
             drop(Timer::Engine.timeout(self.0.response_timeout, answer).await);
@@ -418,33 +424,48 @@ impl Queue {
         }
     }
 
-    /// The locks that are due to be looked at, and when the next one is.
+    /// The locks that are due to be looked at, the longest overdue first, and when the next one is.
     fn due(&self, now: Moment) -> (Vec<Asked>, Option<Moment>) {
         let mut waiting = self.waiting();
-        let mut asked = Vec::new();
-        let mut next: Option<Moment> = None;
         // Who is due soon comes along, so that all beat together.
         let anybody = waiting.rooms.values().any(|room| room.due <= now);
         let limit = if anybody { now.after(REFRESH_EVERY / 2) } else { now };
-        for (key, room) in &mut waiting.rooms {
-            if room.due <= limit && asked.len() < BATCH {
-                room.due = now.after(REFRESH_EVERY);
-                let tickets = room.tickets.values().filter(|ticket| ticket.state().joined);
-                let tickets: Vec<_> = tickets
-                    .take(ASKED)
-                    .map(|ticket| (Arc::clone(ticket), ticket.clock.now()))
-                    .collect();
-                if !tickets.is_empty() {
-                    asked.push(Asked {
-                        key: key.clone(),
-                        queue: Arc::clone(&room.queue),
-                        tickets,
-                    });
-                }
+        let mut rooms: Vec<_> = waiting.rooms.iter_mut().filter(|(_, room)| room.due <= limit).collect();
+        rooms.sort_unstable_by_key(|(_, room)| room.due);
+        let mut asked = Vec::new();
+        for (key, room) in rooms.into_iter().take(BATCH * AT_ONCE) {
+            room.due = now.after(REFRESH_EVERY);
+            let tickets = room.tickets.values().filter(|ticket| ticket.state().joined);
+            let tickets: Vec<_> = tickets
+                .take(ASKED)
+                .map(|ticket| (Arc::clone(ticket), ticket.clock.now()))
+                .collect();
+            if !tickets.is_empty() {
+                asked.push(Asked {
+                    key: key.clone(),
+                    queue: Arc::clone(&room.queue),
+                    tickets,
+                });
             }
-            next = Some(next.map_or(room.due, |next| next.min(room.due)));
         }
-        (asked, next)
+        (asked, waiting.rooms.values().map(|room| room.due).min())
+    }
+
+    /// Looks at many locks, in a few round trips at once.
+    async fn refresh_all(&self, mut asked: Vec<Asked>) {
+        let mut batches = JoinSet::new();
+        while !asked.is_empty() {
+            let batch = asked.split_off(asked.len().saturating_sub(BATCH));
+            let queue = self.clone();
+            batches.spawn(async move { queue.refresh(&batch).await });
+        }
+        while let Some(refreshed) = batches.join_next().await {
+            match refreshed {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "waiting locks could not be looked at, trying again"),
+                Err(error) => tracing::error!(%error, "looking at waiting locks panicked"),
+            }
+        }
     }
 
     async fn refresh(&self, asked: &[Asked]) -> Result<(), StoreError> {
@@ -552,9 +573,7 @@ impl KeepUp {
                 }
                 continue;
             }
-            if let Err(error) = queue.refresh(&asked).await {
-                tracing::debug!(%error, "waiting locks could not be looked at, trying again");
-            }
+            queue.refresh_all(asked).await;
         }
     }
 }

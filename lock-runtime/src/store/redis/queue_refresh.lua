@@ -11,7 +11,8 @@ for i = 2, #KEYS, 2 do
   local answer = {}
   local stands = false
   for j = 1, members do
-    answer[j + 2] = redis.call('ZSCORE', queue, ARGV[at + j]) and 1 or 0
+    -- pcall: a key of another type must not keep the others from being looked at.
+    answer[j + 2] = type(redis.pcall('ZSCORE', queue, ARGV[at + j])) == 'string' and 1 or 0
     stands = stands or answer[j + 2] == 1
   end
   at = at + members + 1
@@ -19,11 +20,10 @@ for i = 2, #KEYS, 2 do
     redis.call('ZADD', queue, -now, ARGV[2])
     redis.call('PEXPIRE', queue, KEPT_FOR)
   end
-  -- pcall: a key of another type must not keep the others from being looked at.
   local holder = redis.pcall('GET', lock)
   if not holder then
+    -- One of those asked about may get it.
     holder = hand_over(lock, queue, KEYS[1], ARGV[1])
-    -- One of those asked about may have got it.
   end
   answer[1] = type(holder) == 'string' and holder or ''
   answer[2] = redis.call('PTTL', lock)

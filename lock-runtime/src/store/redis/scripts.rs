@@ -57,8 +57,13 @@ const QUEUE: &str = include_str!("queue.lua");
 pub(super) static ACQUIRE: Lazy<LockScript> =
     Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("exclusive_acquire.lua")]));
 pub(super) static RENEW: Lazy<LockScript> = Lazy::new(|| LockScript::for_held(&[include_str!("exclusive_renew.lua")]));
-pub(super) static RELEASE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, QUEUE, include_str!("exclusive_release.lua")]));
+pub(super) static RELEASE: Lazy<LockScript> = Lazy::new(|| {
+    let (common, waiting) = (
+        include_str!("exclusive_release.lua"),
+        include_str!("exclusive_release_waiting.lua"),
+    );
+    LockScript::for_held(&[common, NEXT_FENCE, QUEUE, waiting])
+});
 pub(super) static FENCE: Lazy<LockScript> =
     Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, include_str!("exclusive_fence.lua")]));
 pub(super) static JOIN: Lazy<LockScript> =

@@ -18,10 +18,11 @@ use super::scripts::Form;
 
 /// How many commands are sent together at most: a longer script would hold up the server's other clients.
 const TOGETHER: usize = 100;
-/// How many commands may be under way on the connection before the next ones are sent together.
-const DIRECT: usize = 3;
+/// How many answers may be waited for before further commands are sent together. *Measured* on 2 cores: with 16 tasks sending each
+/// command by itself is faster by a third, with 64 tasks slower by a third.
+const DIRECT: usize = 24;
 /// How many sendings are under way at once. With fewer the server would idle, with more there would be less to send together.
-const UNDER_WAY: usize = 3;
+const UNDER_WAY: usize = 2;
 
 type Answer = Result<Value, RedisError>;
 
@@ -105,21 +106,21 @@ pub(super) struct Sender {
 struct Load {
     /// Commands that are not on the connection yet.
     queued: AtomicUsize,
-    /// Commands that went to the connection directly.
-    direct: AtomicUsize,
+    /// Commands whose answers are waited for.
+    waited_for: AtomicUsize,
 }
 
 impl Sender {
     /// Whether commands are better sent together. A few at a time are not worth the way over another task, unless one of
     /// them is still to be sent: nothing may overtake it.
     pub(super) fn is_busy(&self) -> bool {
-        self.load.queued.load(Ordering::Acquire) > 0 || self.load.direct.load(Ordering::Relaxed) >= DIRECT
+        self.load.queued.load(Ordering::Acquire) > 0 || self.load.waited_for.load(Ordering::Relaxed) > DIRECT
     }
 
-    /// Counts a command that goes to the connection directly, until the returned value is dropped.
-    pub(super) fn direct(&self) -> Direct<'_> {
-        self.load.direct.fetch_add(1, Ordering::Relaxed);
-        Direct(&self.load)
+    /// Counts a command whose answer is waited for, until the returned value is dropped.
+    pub(super) fn wait_for(&self) -> WaitedFor<'_> {
+        self.load.waited_for.fetch_add(1, Ordering::Relaxed);
+        WaitedFor(&self.load)
     }
 
     /// Puts a command behind those that are there. If they are sent no more, its reply is dropped.
@@ -129,12 +130,12 @@ impl Sender {
     }
 }
 
-/// A command that went to the connection directly.
-pub(super) struct Direct<'a>(&'a Load);
+/// A command whose answer is waited for.
+pub(super) struct WaitedFor<'a>(&'a Load);
 
-impl Drop for Direct<'_> {
+impl Drop for WaitedFor<'_> {
     fn drop(&mut self) {
-        self.0.direct.fetch_sub(1, Ordering::Relaxed);
+        self.0.waited_for.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

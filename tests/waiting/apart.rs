@@ -1,0 +1,195 @@
+//! What one queue, key or user must not do to another: order, starvation, errors that spread, and what stays behind.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lock_runtime::LockManager;
+use lock_tests::{Action, Flow, Proxy, Server, eventually};
+
+use crate::queue::{patient, queue, stand, stored};
+
+async fn connected(url: &str) -> LockManager {
+    LockManager::connect(url).await.unwrap()
+}
+
+/// More calls of one process than are asked about at once, with leases no longer than what a hand-over is good for.
+#[tokio::test]
+async fn many_fair_calls_with_short_leases_keep_their_order() {
+    let server = Server::start();
+    let (one, other) = (connected(&server.url()).await, connected(&server.url()).await);
+    let held = one.lock("k").acquire().await.unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut calls = Vec::new();
+    for number in 0..16 {
+        let request = other
+            .lock("k")
+            .lease(Duration::from_secs(1))
+            .wait(Duration::from_secs(30));
+        let order = Arc::clone(&order);
+        calls.push(tokio::spawn(async move {
+            let guard = request.fair().acquire().await.unwrap();
+            order.lock().unwrap().push(number);
+            guard.release().await.unwrap();
+        }));
+        stand(&server, "k", number + 1).await;
+    }
+    // By then nobody's place was confirmed within a lease, but for the first few.
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    held.release().await.unwrap();
+    for call in calls {
+        call.await.unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), (0..16).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_counter_that_fails_stops_nobody_s_release_but_the_call_that_wants_a_token() {
+    let server = Server::start();
+    let (one, other) = (connected(&server.url()).await, connected(&server.url()).await);
+    let mut held = Vec::new();
+    for number in 0..20 {
+        held.push(one.lock(format!("free:{number}")).acquire().await.unwrap());
+    }
+    held.insert(10, one.lock("k").acquire().await.unwrap());
+    let waiting = other.lock("k").fencing();
+    let waiting = tokio::spawn(async move { waiting.acquire().await.map(drop) });
+    stand(&server, "k", 1).await;
+    server.cmd(&["SET", "dist_lock:%lock-fence", "no number"]);
+    let releases: Vec<_> = held.into_iter().map(|guard| tokio::spawn(guard.release())).collect();
+    for release in releases {
+        release.await.unwrap().unwrap();
+    }
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("not an integer"), "{error}");
+    eventually("the key to be gone", || async { !server.exists(&stored("k")) }).await;
+}
+
+/// A user who may not use sorted sets polls, and what it leaves to be cleaned up is done at once.
+#[tokio::test]
+async fn a_user_without_sorted_sets_waits_and_shuts_down() {
+    let server = Server::start();
+    server.cmd(&["ACL", "SETUSER", "bob", "on", ">pw", "~*", "&*", "+@all", "-@sortedset"]);
+    let locks = connected(&server.url().replace("redis://", "redis://bob:pw@")).await;
+    let owner = connected(&server.url()).await;
+    let held = owner.lock("k").acquire().await.unwrap();
+    let busy = locks.lock("k").wait(Duration::from_millis(500)).acquire().await;
+    assert!(busy.is_err_and(|error| error.is_busy()));
+    // Nothing is repeated in the background: shutdown waits for all of that, and for a lease of 30 s at the longest.
+    let began = tokio::time::Instant::now();
+    locks.shutdown().await;
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    held.release().await.unwrap();
+}
+
+/// The server is 20 ms away: all keys cannot be looked at in one period one batch after the other.
+#[tokio::test]
+async fn waiters_for_many_keys_are_all_kept_in_their_queues() {
+    const KEYS: usize = 1500;
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = patient(&proxy.url()).build().unwrap();
+    locks.check().await.unwrap();
+    for key in 0..KEYS {
+        server.cmd(&[
+            "SET",
+            &stored(&format!("k{key}")),
+            "another kind of holder",
+            "PX",
+            "600000",
+        ]);
+    }
+    proxy.both(Flow::Delay(Duration::from_millis(10)));
+    let calls: Vec<_> = (0..KEYS)
+        .map(|key| {
+            let request = locks.lock(format!("k{key}")).wait(Duration::from_secs(120));
+            tokio::spawn(async move { request.acquire().await.map(drop) })
+        })
+        .collect();
+    let queues = || server.keys().iter().filter(|key| key.contains("%lock-queue")).count();
+    eventually("all to stand in their queues", || async { queues() == KEYS }).await;
+    // Longer than an unattended queue is kept.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert_eq!(queues(), KEYS);
+    for key in 0..KEYS {
+        server.cmd(&["DEL", &stored(&format!("k{key}"))]);
+    }
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+}
+
+/// Who is passed over on the primary, because nobody listens there, must not hear of it on a replica.
+#[tokio::test]
+async fn a_hand_over_that_was_passed_over_is_not_heard_on_a_replica() {
+    let primary = Server::builder().arg("repl-diskless-sync-delay", "0").start();
+    let former = Server::start();
+    let proxy = Proxy::to(&former);
+    let other = patient(&proxy.url()).build().unwrap();
+    other.check().await.unwrap();
+    // It listens on the former primary, and goes on to do so when that becomes a replica.
+    former.cmd(&["SET", &stored("w"), "x", "PX", "600000"]);
+    let listening = other.lock("w").wait(Duration::from_secs(60));
+    let listening = tokio::spawn(async move { listening.acquire().await.map(drop) });
+    stand(&former, "w", 1).await;
+    former.cmd(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    eventually("the replica to be in step", || async {
+        former.info("master_link_status") == "up"
+    })
+    .await;
+    let channels = former.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]);
+    let [channel] = <[String; 1]>::try_from(channels).unwrap();
+    let process = channel.rsplit(':').next().unwrap();
+    let on_primary = connected(&primary.url()).await;
+    let held = on_primary.lock("k").acquire().await.unwrap();
+    // A place of that process in the primary's queue, where it does not listen.
+    let member = format!("1500:0:{process}:somebody");
+    let now = primary.ask::<Vec<i64>>(&["TIME"])[0] * 1000;
+    primary.cmd(&["ZADD", &queue("k"), "1", &member, &(-now).to_string(), process]);
+    held.release().await.unwrap();
+    let _rival = on_primary.lock("k").acquire().await.unwrap();
+    // What was published would have been replicated before this.
+    primary.cmd(&["SET", "after", "1"]);
+    eventually("the replica to have all", || async { former.exists("after") }).await;
+    let stats: String = former.ask(&["INFO", "commandstats"]);
+    assert!(!stats.contains("cmdstat_publish"), "{stats}");
+    listening.abort();
+}
+
+#[tokio::test]
+async fn managers_leave_no_task_behind_in_the_runtime() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Handle::current().metrics();
+    let before = runtime.num_alive_tasks();
+    for _ in 0..20 {
+        let locks = connected(&server.url()).await;
+        locks.lock("k").run(async {}).await.unwrap();
+        locks.shutdown().await;
+    }
+    eventually("the tasks to end", || {
+        let alive = runtime.num_alive_tasks();
+        async move { alive <= before + 2 }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_that_ends_while_it_begins_to_listen_leaves_no_channel() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let (one, other) = (connected(&server.url()).await, connected(&proxy.url()).await);
+    let _held = one.lock("k").acquire().await.unwrap();
+    let busy = other.lock("k");
+    let hit = proxy.on_next(|command| command.is("SUBSCRIBE"), Action::Hold);
+    let waiting = tokio::spawn(async move { busy.acquire().await.map(drop) });
+    hit.done().await;
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    proxy.heal();
+    proxy.release();
+    // It is carried out, and then taken back.
+    eventually("the channel to be left", || {
+        let channels = server.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]);
+        async move { channels.is_empty() }
+    })
+    .await;
+}
