@@ -141,9 +141,9 @@ impl Call {
             let taken = {
                 let settings = self.settings;
                 let wanted = settings.wanted(&manager, name, self.site.template, self.site.function);
-                crate::acquire::acquire(manager.into_shared(), wanted)
+                crate::acquire::acquire(manager.into_shared(), Ok(wanted), Held)
             };
-            taken.await.map(Held)
+            taken.await
         })
     }
 }

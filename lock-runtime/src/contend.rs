@@ -67,8 +67,40 @@ pub(crate) struct Won {
 }
 
 impl Acquisition {
+    /// Asks a store that answers at once. `None`: that was not the end of it.
+    pub(crate) fn take_now(&self, seen: &mut Seen) -> Result<Option<Won>, LockError> {
+        if !self.manager.store.release_is_immediate() || self.manager.closed.is_cancelled() {
+            return Ok(None);
+        }
+        let asked = self.ask(seen).and_then(|(pending, sent)| {
+            let answer = self.manager.store.acquire_now(&self.request(seen, &pending));
+            if answer.is_none() {
+                seen.attempts = 0;
+                return Ok(Step::Pause);
+            }
+            self.settle(seen, pending, sent, answer)
+        });
+        match asked {
+            Ok(Step::Won(won)) => Ok(Some(won)),
+            Ok(Step::Queue) => {
+                seen.queues = true;
+                Ok(None)
+            }
+            Ok(Step::Pause) => Ok(None),
+            Err(source) => Err(LockError::Store {
+                key: self.name(),
+                source,
+            }),
+        }
+    }
+
     /// Asks the store until it grants the lock or the time is up.
     pub(crate) async fn contend(&self, place: Option<&Place>, seen: &mut Seen) -> Result<Won, LockError> {
+        if let Some(place) = place
+            && seen.attempts > 0
+        {
+            place.tell(&seen.news);
+        }
         loop {
             if self.manager.closed.is_cancelled() {
                 return Err(self.closed());
@@ -114,28 +146,48 @@ impl Acquisition {
 
     /// One attempt. An error is one that trying again does not cure.
     async fn attempt(&self, seen: &mut Seen) -> Result<Step, StoreError> {
+        let (pending, sent) = self.ask(seen)?;
+        let answer = {
+            let request = self.request(seen, &pending);
+            let asked = self.manager.store.acquire(&request);
+            self.timer.timeout(self.budget(sent), asked).await
+        };
+        self.settle(seen, pending, sent, answer)
+    }
+
+    /// Begins an attempt: from here until its outcome is known, being dropped means to release.
+    fn ask(&self, seen: &mut Seen) -> Result<(Pending, Moment), StoreError> {
         seen.attempts += 1;
         let lease = self.wanted.terms.lease;
-        // From here until the outcome is known, being dropped means to release.
         let pending = Pending::arm(&self.manager, &self.key, self.value()?, lease, None);
-        let sent = self.manager.clock.now();
-        let request = AcquireRequest {
+        Ok((pending, self.manager.clock.now()))
+    }
+
+    fn request<'a>(&'a self, seen: &Seen, pending: &'a Pending) -> AcquireRequest<'a> {
+        AcquireRequest {
             key: &self.key,
             value: pending.value(),
-            lease,
+            lease: self.wanted.terms.lease,
             fence: self.wanted.fencing,
             // On the cheap path only where the answer is of use: for the next pause, or to whoever tries just once.
             tell_remaining: seen.attempts > 1 || self.wanted.wait.is_zero(),
             fair: self.wanted.fair,
             receipt: pending.receipt(),
-        };
-        let mut answer = self.manager.store.acquire_now(&request);
-        if answer.is_none() {
-            let asked = self.manager.store.acquire(&request);
-            answer = Box::pin(self.timer.timeout(self.budget(sent), asked)).await;
         }
+    }
+
+    /// Enters the answer to an attempt; `None`: there was none in time.
+    fn settle(
+        &self,
+        seen: &mut Seen,
+        pending: Pending,
+        sent: Moment,
+        answer: Option<Result<Attempt, StoreError>>,
+    ) -> Result<Step, StoreError> {
         match answer {
-            Some(Ok(Attempt::Granted { fence })) => Ok(self.granted(seen, pending, sent, lease, fence)),
+            Some(Ok(Attempt::Granted { fence })) => {
+                Ok(self.granted(seen, pending, sent, self.wanted.terms.lease, fence))
+            }
             Some(Ok(Attempt::Busy { holder, remaining })) => {
                 pending.disarm();
                 seen.news = News {

@@ -173,17 +173,10 @@ impl LockRequest {
     ///
     /// Kept without being polled, it may keep the other calls of this process for the same key waiting, as with any lock that
     /// is given on in order: await it, or drop it, before awaiting anything else for long.
-    // Not an `async fn`, whose future would hold the request twice: there may be thousands who wait.
-    #[allow(clippy::manual_async_fn)]
+    // Not an `async fn`, whose future would hold the request as well: there may be thousands who wait.
     pub fn acquire(self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + 'static {
-        async move {
-            let taken = {
-                let name = key::check(self.key)?;
-                let wanted = self.settings.wanted(&self.manager, name, "", self.holder);
-                acquire(self.manager.into_shared(), wanted)
-            };
-            taken.await.map(LockGuard::new)
-        }
+        let wanted = key::check(self.key).map(|name| self.settings.wanted(&self.manager, name, "", self.holder));
+        acquire(self.manager.into_shared(), wanted, LockGuard::new)
     }
 
     /// Takes the lock, runs `body` under it, and releases it. The body is cancelled if the lock is lost, and
