@@ -59,7 +59,7 @@ impl Worker {
         Ok(self.hear(word).await?.parse()?)
     }
 
-    /// What the child wrote by [`write`].
+    /// What the child wrote by [`write()`].
     pub(crate) async fn records(&mut self) -> Result<Vec<Record>> {
         let number = usize::try_from(self.hear_number("records").await?)?;
         let mut bytes = vec![0; number * Record::SIZE];
