@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_runtime::LockManager;
 use lock_tests::{Action, Flow, Proxy, Server, eventually};
 
-use crate::queue::{patient, queue, stand, stored};
+use crate::queue::{queue, stand, stored};
 
 async fn connected(url: &str) -> LockManager {
     LockManager::connect(url).await.unwrap()
