@@ -70,7 +70,7 @@ use proc_macro::TokenStream;
 /// | `on_busy` | `error`, `skip`, `path::to::fn` | `error` | [what a lock error becomes](#the-return-type) |
 /// | `on_lost` | `cancel`, `signal` | `cancel` | `signal`: the body goes on, and `HeldLock::lost` tells it |
 /// | `fencing` | alone, or `true`, `false` | off | takes the fencing token in the same step as the lock |
-/// | `fair` | alone, or `true`, `false` | off | first come, first served across processes: the call overtakes nobody who waits, not even with `wait = 0` |
+/// | `fair` | alone, or `true`, `false` | off | first come, first served across processes: the call overtakes nobody in the store's queue, not even with `wait = 0` |
 /// | `release` | `"confirmed"`, `"pipelined"` | `"confirmed"` | `"pipelined"`: the call returns once the release is queued, in order, on the connection; if it fails, that is logged and counted instead of returned |
 /// | `manager` | expression | the global one | the `LockManager`, or what derefs to it: `self.locks`, `state.locks` |
 /// | `crate` | path | `::lock_runtime` | where the runtime is, for crates that re-export it |

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::clock::Moment;
-use crate::contend::{Seen, Won};
+use crate::contend::{Seen, Step};
 use crate::context;
 use crate::engine::{Engine, Timer};
 use crate::error::LockError;
 use crate::guard::Guard;
-use crate::held::{Granted, Held, Terms};
+use crate::held::{Grant, Granted, Held, Terms};
 use crate::holder::Holder;
 use crate::line::{Came, Entered, News, Passed, Place, Waiting};
 use crate::manager::Shared;
@@ -149,12 +149,12 @@ impl Acquisition {
                 },
             }
         };
-        // Boxed, since those who wait in line need none of it.
-        let won = match self.take_now(seen)? {
-            Some(won) => won,
-            None => Box::pin(self.contend(place.as_ref(), seen)).await?,
+        let grant = match self.attempt_now(seen) {
+            Some(Ok(Step::Won(grant))) => grant,
+            // Boxed, since those who wait in line need none of it.
+            first => Box::pin(self.contend(place.as_ref(), first, seen)).await?,
         };
-        Ok(Won { place, ..won })
+        Ok(Won { grant, place })
     }
 
     /// Waits behind other calls of this process.
@@ -201,7 +201,7 @@ impl Acquisition {
         }
         self.manager.stats.count_passed();
         let (renew_at, claimed) = held.plan().renewal();
-        Ok(Won {
+        let grant = Grant {
             value: Arc::clone(&held.value),
             since: now,
             deadline: held.deadline(),
@@ -209,6 +209,9 @@ impl Acquisition {
             renew_at,
             claimed,
             chain: held.chain.next(),
+        };
+        Ok(Won {
+            grant,
             place: passed.accept(),
         })
     }
@@ -229,21 +232,11 @@ impl Acquisition {
         }
     }
 
-    pub(crate) fn closed(&self) -> LockError {
-        LockError::Closed { key: self.name() }
-    }
-
     fn hold(self, won: Won) -> Guard {
         let granted = Granted {
+            grant: won.grant,
             key: self.key,
-            value: won.value,
             terms: self.wanted.terms,
-            since: won.since,
-            deadline: won.deadline,
-            fence: won.fence,
-            renew_at: won.renew_at,
-            claimed: won.claimed,
-            chain: won.chain,
             watchdog: self.watchdog,
             parent: self.parent,
             span: self.span,
@@ -282,7 +275,7 @@ impl Acquisition {
         }
         match result {
             Ok(won) => {
-                if let Some(fence) = won.fence {
+                if let Some(fence) = won.grant.fence {
                     self.span.record("fence", fence);
                 }
             }
@@ -292,6 +285,12 @@ impl Acquisition {
             }
         }
     }
+}
+
+/// A lock that was granted, or passed on, and the place in front of the line that goes with it.
+struct Won {
+    grant: Grant,
+    place: Option<Place>,
 }
 
 /// Has a lock released that was passed here, and stays in front.

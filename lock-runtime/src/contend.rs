@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::acquire::Acquisition;
 use crate::clock::Moment;
 use crate::error::LockError;
-use crate::held::{Chain, Terms};
+use crate::held::{Chain, Grant, Terms};
 use crate::holder;
 use crate::line::{News, Place};
 use crate::releaser::Pending;
@@ -44,79 +44,56 @@ impl Seen {
 }
 
 /// What to do after having asked the store.
-enum Step {
-    Won(Won),
+pub(crate) enum Step {
+    Won(Grant),
     /// Stand in the store's queue.
     Queue,
     /// Try again after a pause.
     Pause,
 }
 
-/// A lock that was granted, or passed on.
-pub(crate) struct Won {
-    pub(crate) value: Arc<str>,
-    pub(crate) since: Moment,
-    pub(crate) deadline: Moment,
-    pub(crate) fence: Option<u64>,
-    /// When to renew first.
-    pub(crate) renew_at: Option<Moment>,
-    /// Whether the store has it under a shorter lease than was asked for.
-    pub(crate) claimed: bool,
-    pub(crate) chain: Chain,
-    pub(crate) place: Option<Place>,
-}
-
 impl Acquisition {
-    /// Asks a store that answers at once. `None`: that was not the end of it.
-    pub(crate) fn take_now(&self, seen: &mut Seen) -> Result<Option<Won>, LockError> {
+    /// One attempt with a store that answers at once. `None`: this one does not.
+    pub(crate) fn attempt_now(&self, seen: &mut Seen) -> Option<Result<Step, StoreError>> {
         if !self.manager.store.release_is_immediate() || self.manager.closed.is_cancelled() {
-            return Ok(None);
+            return None;
         }
-        let asked = self.ask(seen).and_then(|(pending, sent)| {
-            let answer = self.manager.store.acquire_now(&self.request(seen, &pending));
-            if answer.is_none() {
-                seen.attempts = 0;
-                return Ok(Step::Pause);
-            }
-            self.settle(seen, pending, sent, answer)
-        });
-        match asked {
-            Ok(Step::Won(won)) => Ok(Some(won)),
-            Ok(Step::Queue) => {
-                seen.queues = true;
-                Ok(None)
-            }
-            Ok(Step::Pause) => Ok(None),
-            Err(source) => Err(LockError::Store {
-                key: self.name(),
-                source,
-            }),
-        }
+        let (pending, sent) = match self.ask(seen) {
+            Ok(asked) => asked,
+            Err(error) => return Some(Err(error)),
+        };
+        let Some(answer) = self.manager.store.acquire_now(&self.request(seen, &pending)) else {
+            seen.attempts -= 1;
+            return None;
+        };
+        Some(self.settle(seen, pending, sent, Some(answer)))
     }
 
-    /// Asks the store until it grants the lock or the time is up.
-    pub(crate) async fn contend(&self, place: Option<&Place>, seen: &mut Seen) -> Result<Won, LockError> {
-        if let Some(place) = place
-            && seen.attempts > 0
-        {
-            place.tell(&seen.news);
-        }
+    /// Asks the store until it grants the lock or the time is up. `first`: what has come of a first attempt.
+    pub(crate) async fn contend(
+        &self,
+        place: Option<&Place>,
+        mut first: Option<Result<Step, StoreError>>,
+        seen: &mut Seen,
+    ) -> Result<Grant, LockError> {
         loop {
-            if self.manager.closed.is_cancelled() {
-                return Err(self.closed());
-            }
-            // Later than that an attempt would only keep others out for a moment.
-            if (seen.attempts > 0 || !seen.knows_nothing()) && self.left(self.manager.clock.now()).is_zero() {
-                return Err(self.give_up(seen));
-            }
-            // Boxed where it is not the common case: many wait, and each of them holds all of this future.
-            let step = if seen.queues {
-                Box::pin(self.stand_in_queue(seen)).await
+            let step = if let Some(step) = first.take() {
+                step
             } else {
-                self.attempt(seen).await
+                // Later than that an attempt would only keep others out for a moment.
+                let knows = seen.attempts > 0 || !seen.knows_nothing();
+                let over = knows && self.left(self.manager.clock.now()).is_zero();
+                if over || self.manager.closed.is_cancelled() {
+                    return Err(self.give_up(seen));
+                }
+                if seen.queues {
+                    self.stand_in_queue(seen).await
+                } else {
+                    self.attempt(seen).await
+                }
             };
             match step {
-                Ok(Step::Won(won)) => return Ok(won),
+                Ok(Step::Won(grant)) => return Ok(grant),
                 Ok(Step::Queue) => seen.queues = true,
                 Ok(Step::Pause) => seen.queues = false,
                 Err(source) => {
@@ -131,7 +108,7 @@ impl Acquisition {
                 return Err(self.give_up(seen));
             };
             if !seen.queues {
-                Box::pin(self.rest(pause)).await;
+                self.rest(pause).await;
             }
         }
     }
@@ -267,6 +244,7 @@ impl Acquisition {
             }
         }
     }
+
     /// The lock is this call's since `since`, for now with this lease.
     fn granted(&self, seen: &mut Seen, pending: Pending, since: Moment, lease: Duration, fence: Option<u64>) -> Step {
         if self.manager.closed.is_cancelled() {
@@ -287,7 +265,7 @@ impl Acquisition {
         } else {
             self.wanted.terms.renew.then(|| self.wanted.terms.renew_at(since))
         };
-        Step::Won(Won {
+        Step::Won(Grant {
             value: pending.disarm(),
             // The minimum hold counts from here, and the watchdog's first look: the grant may have come long after `since`.
             since: now,
@@ -296,7 +274,6 @@ impl Acquisition {
             renew_at,
             claimed,
             chain: Chain::begin(now),
-            place: None,
         })
     }
 
@@ -315,14 +292,10 @@ impl Acquisition {
             // The word that brought it may have been lost.
             None if self.wanted.fencing => {
                 let answer = self.manager.store.fence(&self.key, pending.value());
-                match self.timer.timeout(self.budget(self.manager.clock.now()), answer).await {
-                    Some(Ok(Fence::Token(fence))) => Some(fence),
-                    Some(Ok(Fence::NotOwned(_))) => return Ok(seen.lapsed()),
-                    Some(Err(error)) => return Self::failed(seen, pending, error),
-                    None => {
-                        seen.news.error = Some(StoreError::unknown("no answer within the response time-out"));
-                        return Ok(Step::Pause);
-                    }
+                match self.timer.answer(self.budget(self.manager.clock.now()), answer).await {
+                    Ok(Fence::Token(fence)) => Some(fence),
+                    Ok(Fence::NotOwned(_)) => return Ok(seen.lapsed()),
+                    Err(error) => return Self::failed(seen, pending, error),
                 }
             }
             fence => fence,
@@ -337,20 +310,13 @@ impl Acquisition {
             value: Arc::clone(pending.value()),
             extend: Some(wanted),
         }];
-        let answer = self
-            .timer
-            .timeout(self.budget(now), self.manager.store.renew(&request))
-            .await;
-        match answer {
-            Some(Ok(verdicts)) if verdicts.first() == Some(&Verdict::Owned) => {
+        let answer = self.manager.store.renew(&request);
+        match self.timer.answer(self.budget(now), answer).await {
+            Ok(verdicts) if verdicts.first() == Some(&Verdict::Owned) => {
                 Ok(self.granted(seen, pending, now, wanted, fence))
             }
-            Some(Ok(_)) => Ok(seen.lapsed()),
-            Some(Err(error)) => Self::failed(seen, pending, error),
-            None => {
-                seen.news.error = Some(StoreError::unknown("no answer within the response time-out"));
-                Ok(Step::Pause)
-            }
+            Ok(_) => Ok(seen.lapsed()),
+            Err(error) => Self::failed(seen, pending, error),
         }
     }
 

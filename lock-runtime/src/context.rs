@@ -251,10 +251,8 @@ impl HeldLock {
 
     async fn ask<T>(&self, question: impl Future<Output = Result<T, StoreError>>) -> Result<T, LockError> {
         let timer = self.held.watchdog.timer();
-        match timer.timeout(self.held.manager.response_timeout, question).await {
-            Some(answer) => answer.map_err(|error| self.store_error(error)),
-            None => Err(self.store_error(StoreError::unknown("no answer within the response time-out"))),
-        }
+        let answer = timer.answer(self.held.manager.response_timeout, question).await;
+        answer.map_err(|error| self.store_error(error))
     }
 
     fn not_owned(&self, verdict: &Verdict) -> LockError {

@@ -12,6 +12,8 @@ use std::time::Duration;
 use once_cell::sync::OnceCell;
 use tokio::runtime::Handle;
 
+use crate::store::StoreError;
+
 /// The lock thread of this process.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -104,5 +106,15 @@ impl Timer {
             }
         }
         None
+    }
+
+    /// A store's answer. One that does not come within `limit` is an error whose outcome is unknown.
+    pub(crate) async fn answer<T>(
+        self,
+        limit: Duration,
+        question: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let answer = self.timeout(limit, question).await;
+        answer.unwrap_or_else(|| Err(StoreError::unknown("no answer within the response time-out")))
     }
 }

@@ -133,7 +133,7 @@ impl Guard {
     /// the place in front of the line then left.
     fn pass(&mut self) -> Result<(), Option<Place>> {
         match self.held.leave_place() {
-            Some(place) if self.held.may_pass() => {
+            Some(place) if place.is_followed() && self.held.may_pass() => {
                 place.pass(&self.held).map_err(Some)?;
                 self.done = true;
                 Ok(())

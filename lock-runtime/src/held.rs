@@ -140,19 +140,24 @@ impl fmt::Debug for Held {
     }
 }
 
-/// What the acquisition knows when it has been granted a lock.
-pub(crate) struct Granted {
-    pub(crate) key: Arc<str>,
+/// A lock as it was granted, or passed on.
+pub(crate) struct Grant {
     pub(crate) value: Arc<str>,
-    pub(crate) terms: Terms,
     pub(crate) since: Moment,
     pub(crate) deadline: Moment,
     pub(crate) fence: Option<u64>,
     /// When to renew first.
     pub(crate) renew_at: Option<Moment>,
-    /// Whether the store has the lock under a shorter lease than that of `terms`.
+    /// Whether the store has the lock under a shorter lease than was asked for.
     pub(crate) claimed: bool,
     pub(crate) chain: Chain,
+}
+
+/// What the acquisition knows when it has been granted a lock.
+pub(crate) struct Granted {
+    pub(crate) grant: Grant,
+    pub(crate) key: Arc<str>,
+    pub(crate) terms: Terms,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) parent: Option<Arc<Held>>,
     pub(crate) span: tracing::Span,
@@ -161,25 +166,26 @@ pub(crate) struct Granted {
 impl Held {
     pub(crate) fn new(manager: Arc<Shared>, granted: Granted) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        let grant = granted.grant;
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             manager,
-            plan: Mutex::new(Plan::new(granted.renew_at, granted.claimed)),
-            chain: granted.chain,
+            plan: Mutex::new(Plan::new(grant.renew_at, grant.claimed)),
+            chain: grant.chain,
             place: Mutex::default(),
-            deadline: AtomicU64::new(granted.deadline.as_nanos()),
+            deadline: AtomicU64::new(grant.deadline.as_nanos()),
             renewals: AtomicU32::new(0),
             fate: AtomicU8::new(0),
-            fence: AtomicU64::new(granted.fence.unwrap_or(0)),
+            fence: AtomicU64::new(grant.fence.unwrap_or(0)),
             shields: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             told: AtomicBool::new(false),
             runner: AtomicWaker::new(),
             lost: Notify::new(),
             key: granted.key,
-            value: granted.value,
+            value: grant.value,
             terms: granted.terms,
-            since: granted.since,
+            since: grant.since,
             watchdog: granted.watchdog,
             parent: granted.parent,
             span: granted.span,

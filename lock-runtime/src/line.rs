@@ -300,6 +300,12 @@ impl Place {
         self.show(Front::Holding(Arc::clone(held)));
     }
 
+    /// Whether anybody waits behind.
+    pub(crate) fn is_followed(&self) -> bool {
+        let lines = self.manager.lines.lines();
+        lines.get(&self.key).is_some_and(|line| !line.waiting.is_empty())
+    }
+
     /// Passes a lock whose guard has ended to the next in line, if that one can go on with it as it is.
     pub(crate) fn pass(self, held: &Arc<Held>) -> Result<(), Self> {
         let waiter = {

@@ -182,8 +182,7 @@ pub(crate) async fn release_once(
     timer: Timer,
     request: &ReleaseRequest<'_>,
 ) -> Result<Verdict, StoreError> {
-    let answer = timer
-        .timeout(manager.response_timeout, manager.store.release(request))
-        .await;
-    answer.unwrap_or_else(|| Err(StoreError::unknown("no answer within the response time-out")))
+    timer
+        .answer(manager.response_timeout, manager.store.release(request))
+        .await
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use lock_tests::{Action, Flow, Proxy, Server, Stamp, eventually};
 
 use crate::queue::{
-    CLAIM, Call, LONG, Other, joins, nothing_is_left, queue, settled, soon, stand, stored, subscribers, waiting,
+    CLAIM, Call, LONG, Other, joins, let_in_by_word_alone, nothing_is_left, queue, settled, soon, stand, stored,
+    subscribers, waiting,
 };
 
 // --- Waiters that die or stand still ---------------------------------------------------------------------------------------
@@ -25,10 +26,7 @@ async fn a_killed_waiter_is_passed_over_at_once() {
     stand(&server, "dead", 2).await;
     dead.0.kill();
     eventually("the server to notice", || async { subscribers(&server).len() == 1 }).await;
-    proxy.requests(Flow::Hold);
-    holder.release().await.unwrap();
-    call.entered().await;
-    proxy.release();
+    let_in_by_word_alone(&proxy, holder, &mut call).await;
     call.end().await.unwrap();
     nothing_is_left(&server).await;
 }
@@ -98,10 +96,7 @@ async fn a_waiter_that_was_stopped_for_long_before_costs_nothing() {
     stopped.0.stop();
     // For so long it is not heard of.
     tokio::time::sleep(CLAIM + Duration::from_millis(300)).await;
-    proxy.requests(Flow::Hold);
-    holder.release().await.unwrap();
-    call.entered().await;
-    proxy.release();
+    let_in_by_word_alone(&proxy, holder, &mut call).await;
     stopped.0.cont();
     stand(&server, "stale", 1).await;
     call.end().await.unwrap();

@@ -7,7 +7,9 @@ use std::time::Duration;
 use lock_runtime::{LockError, LockManager};
 use lock_tests::{Flow, Proxy, Server, Stamp, eventually, eventually_some};
 
-use crate::queue::{BUSY, CLAIM, Call, DELAY, Entry, LONG, Other, nothing_is_left, queue, stand, stored, waiting};
+use crate::queue::{
+    BUSY, CLAIM, Call, DELAY, Entry, LONG, Other, let_in_by_word_alone, nothing_is_left, queue, stand, stored, waiting,
+};
 
 fn is_busy<T>(ended: Result<T, LockError>) -> bool {
     ended.err().is_some_and(|error| error.is_busy())
@@ -116,10 +118,7 @@ async fn killed_waiters_are_passed_over_at_once() {
     })
     .await;
     // No request gets through: the release itself passes over all six.
-    proxy.requests(Flow::Hold);
-    holder.release().await.unwrap();
-    call.entered().await;
-    proxy.release();
+    let_in_by_word_alone(&proxy, holder, &mut call).await;
     call.end().await.unwrap();
     nothing_is_left(&server).await;
 }

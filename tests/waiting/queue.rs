@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_runtime::{Backoff, LockError, LockManager, LockManagerBuilder, LockRequest, current};
+use lock_runtime::{Backoff, LockError, LockGuard, LockManager, LockManagerBuilder, LockRequest, current};
 use lock_tests::children::Line;
-use lock_tests::{Child, Command, PATIENCE, Proxy, Server, Stamp, eventually, eventually_some, lock_child};
+use lock_tests::{Child, Command, Flow, PATIENCE, Proxy, Server, Stamp, eventually, eventually_some, lock_child};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
@@ -57,6 +57,14 @@ pub(crate) async fn stand(server: &Server, key: &str, count: usize) {
         async move { there }
     })
     .await;
+}
+
+/// Releases while no request of the waiter gets through: only the word that it has the lock can let it in.
+pub(crate) async fn let_in_by_word_alone(proxy: &Proxy, holder: LockGuard, call: &mut Call) {
+    proxy.requests(Flow::Hold);
+    holder.release().await.unwrap();
+    call.entered().await;
+    proxy.release();
 }
 
 /// Whether anybody listens, to whatever channel.

@@ -10,8 +10,8 @@ use lock_tests::proxy::Close;
 use lock_tests::{Action, Command, Flow, Judge, PATIENCE, Proxy, Server, Stamp, eventually, eventually_some};
 
 use crate::queue::{
-    BUSY, Call, DELAY, LONG, Other, joins, nothing_is_left, patient, queue, settled, soon, stand, stored, subscribers,
-    subscribes, waiting,
+    BUSY, Call, DELAY, LONG, Other, joins, let_in_by_word_alone, nothing_is_left, patient, queue, settled, soon, stand,
+    stored, subscribers, subscribes, waiting,
 };
 
 // --- At once -----------------------------------------------------------------------------------------------------------
@@ -489,10 +489,7 @@ async fn a_server_that_has_forgotten_the_scripts_wakes_waiters_all_the_same() {
         proxy.wait_after(mark, "a sign of life by the source", alive).await;
     }
     server.cmd(&["SCRIPT", "FLUSH"]);
-    proxy.requests(Flow::Hold);
-    holder.release().await.unwrap();
-    call.entered().await;
-    proxy.release();
+    let_in_by_word_alone(&proxy, holder, &mut call).await;
     call.end().await.unwrap();
     nothing_is_left(&server).await;
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, RedisError, Value, from_redis_value};
+use redis::{Cmd, Value};
 
 use super::RedisStore;
 use super::failure::{is_missing_script, sort};
 use super::link::{Link, Live};
-use super::scripts::{ACQUIRE, FENCE, LockScript, RELEASE, RENEW};
+use super::scripts::{ACQUIRE, FENCE, RELEASE, RENEW, eval};
+use super::values::{as_remaining, fence_of, granted_or_busy, holder_of, millis, unexpected, verdict};
 use super::wire::{Release, Reply, Report, What, the_one};
-use crate::holder::Holder;
 use crate::store::{AcquireRequest, Attempt, Fence, ReleaseReport, ReleaseRequest, RenewRequest, StoreError, Verdict};
 
 impl RedisStore {
@@ -85,15 +85,11 @@ impl RedisStore {
         request: &ReleaseRequest<'_>,
         report: ReleaseReport,
     ) -> Result<(), ReleaseReport> {
-        let Some((live, wire)) = self
-            .commands
-            .here()
-            .up()
-            .and_then(|live| Some((live.number, live.wire?)))
-        else {
+        let live = self.commands.here().up();
+        let Some((live, wire)) = live.as_ref().and_then(|live| Some((live, live.wire.as_ref()?))) else {
             return Err(report);
         };
-        request.receipt.sent_on(live);
+        request.receipt.sent_on(live.number);
         let reply = Reply::Report(Report::new(move |answer| {
             report(match answer {
                 Some(Ok(answer)) => verdict(&answer),
@@ -172,80 +168,4 @@ async fn remaining(commands: &Link, live: &Live, request: &AcquireRequest<'_>) -
     pttl.arg(&**request.key);
     let answer = commands.call(live, request.key, pttl).await;
     answer.ok().as_ref().and_then(as_remaining)
-}
-
-/// Runs a script by its hash, and by its source where the server does not have it.
-pub(super) async fn eval(
-    link: &Link,
-    live: &Live,
-    script: &LockScript,
-    keys: &[&str],
-    args: impl Fn(&mut Cmd),
-) -> Result<Value, StoreError> {
-    let script = script.form(live.server.is_7);
-    let lock = keys.first().copied().unwrap_or_default();
-    let command = |name: &str, script: &str| {
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(keys.len()).arg(keys);
-        args(&mut command);
-        command
-    };
-    let answer = match link.call(live, lock, command("EVALSHA", &script.hash)).await {
-        // Not by SCRIPT LOAD: in a cluster that would have to succeed on every node.
-        Err(error) if is_missing_script(&error) => link.call(live, lock, command("EVAL", &script.source)).await,
-        answer => answer,
-    };
-    answer.map_err(|error: RedisError| sort(error, true))
-}
-
-pub(super) fn granted_or_busy(parts: &[Value]) -> Result<Attempt, StoreError> {
-    match parts {
-        [Value::Int(1), Value::BulkString(fence)] if fence.is_empty() => Ok(Attempt::Granted { fence: None }),
-        [Value::Int(1), fence] => Ok(Attempt::Granted {
-            fence: Some(fence_of(fence)?),
-        }),
-        [Value::Int(0), Value::BulkString(holder), remaining] => Ok(Attempt::Busy {
-            holder: (!holder.is_empty()).then(|| holder_of(holder)),
-            remaining: as_remaining(remaining),
-        }),
-        _ => Err(StoreError::unknown(
-            "the server gave an unexpected answer to the acquire script",
-        )),
-    }
-}
-
-fn verdict(answer: &Value) -> Result<Verdict, StoreError> {
-    match answer {
-        Value::Int(1) => Ok(Verdict::Owned),
-        Value::Int(0) => Ok(Verdict::Gone),
-        Value::Int(-1) => Ok(Verdict::Foreign),
-        other => Err(unexpected(other)),
-    }
-}
-
-pub(super) fn fence_of(token: &Value) -> Result<u64, StoreError> {
-    from_redis_value(token.clone())
-        .map_err(|_| StoreError::unknown("the server gave a fencing token that is no number"))
-}
-
-pub(super) fn holder_of(value: &[u8]) -> Holder {
-    Holder::new(String::from_utf8_lossy(value))
-}
-
-/// The rest of a lease; a key without expiry has none to tell.
-pub(super) fn as_remaining(answer: &Value) -> Option<Duration> {
-    match answer {
-        Value::Int(millis) => u64::try_from(*millis).ok().map(Duration::from_millis),
-        _ => None,
-    }
-}
-
-/// Whole milliseconds, at least one: the store must never keep a key for a shorter time than was asked for.
-pub(super) fn millis(span: Duration) -> u64 {
-    let millis = span.as_nanos().div_ceil(1_000_000);
-    u64::try_from(millis).unwrap_or(u64::MAX).max(1)
-}
-
-fn unexpected(answer: &Value) -> StoreError {
-    StoreError::unknown(format!("the server gave an unexpected answer: {answer:?}"))
 }

@@ -8,7 +8,7 @@ use tokio::runtime::{Handle, Id};
 use tokio_util::sync::CancellationToken;
 
 use super::link::{Link, Live, Purpose, TimeOuts};
-use super::queue::Names;
+use super::names::Names;
 
 /// The links for acquires and releases, by the runtime that drives them.
 pub(super) struct Homes(Arc<Inner>);
@@ -56,12 +56,8 @@ impl Homes {
             return self.0.engine.clone();
         };
         let id = handle.id();
-        self.known(id).unwrap_or_else(|| self.open(id, &handle))
-    }
-
-    fn known(&self, id: Id) -> Option<Link> {
-        let links = self.0.links.read().unwrap_or_else(PoisonError::into_inner);
-        links.iter().find(|(home, _)| *home == id).map(|(_, link)| link.clone())
+        let known = known(&self.0.links.read().unwrap_or_else(PoisonError::into_inner), id);
+        known.unwrap_or_else(|| self.open(id, &handle))
     }
 
     fn open(&self, id: Id, handle: &Handle) -> Link {
@@ -69,8 +65,8 @@ impl Homes {
             return self.0.engine.clone();
         }
         let mut links = self.0.links.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, link)) = links.iter().find(|(home, _)| *home == id) {
-            return link.clone();
+        if let Some(link) = known(&links, id) {
+            return link;
         }
         let purpose = Purpose::Commands {
             names: Arc::clone(&self.0.names),
@@ -92,12 +88,16 @@ impl Homes {
     }
 
     /// The connection with this number, if it is still there.
-    pub(super) fn numbered(&self, number: u64) -> Option<(Link, Live)> {
+    pub(super) fn numbered(&self, number: u64) -> Option<(Link, Arc<Live>)> {
         let links = self.0.links.read().unwrap_or_else(PoisonError::into_inner);
-        let all = std::iter::once(&self.0.engine).chain(links.iter().map(|(_, link)| link));
-        all.into_iter()
-            .find_map(|link| Some((link.clone(), link.numbered(number)?)))
+        let mut all = std::iter::once(&self.0.engine).chain(links.iter().map(|(_, link)| link));
+        all.find_map(|link| Some((link.clone(), link.numbered(number)?)))
     }
+}
+
+fn known(links: &[(Id, Link)], id: Id) -> Option<Link> {
+    let found = links.iter().find(|(home, _)| *home == id);
+    found.map(|(_, link)| link.clone())
 }
 
 /// Stays in a runtime until that ends, and takes its link along.

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use super::failure;
-use super::queue::Names;
+use super::names::Names;
 use super::scripts::RELEASE;
 use super::server::{self, Server};
 use super::wire::{self, Release, Reply, Sender, What};
@@ -55,7 +55,6 @@ pub(super) enum Push {
 pub(super) type PushReceiver = Arc<dyn Fn(Push) + Send + Sync>;
 
 /// A connection in use.
-#[derive(Clone)]
 pub(super) struct Live {
     connection: MultiplexedConnection,
     /// Where commands of many tasks are sent together.
@@ -65,15 +64,15 @@ pub(super) struct Live {
     pub(super) number: u64,
     /// When the oldest command was sent that was given up since the last answer, in nanoseconds of the boot
     /// clock; 0: none.
-    stalled: Arc<AtomicU64>,
+    stalled: AtomicU64,
     /// When the last answer came, on the same clock.
-    heard: Arc<AtomicU64>,
+    heard: AtomicU64,
 }
 
 enum State {
     Down,
     Connecting,
-    Up(Live),
+    Up(Arc<Live>),
     Failed(StoreError),
 }
 
@@ -97,7 +96,7 @@ struct Inner {
     unfit: AtomicBool,
     time_outs: TimeOuts,
     state: watch::Sender<State>,
-    retired: Mutex<Vec<Live>>,
+    retired: Mutex<Vec<Arc<Live>>>,
 }
 
 impl Link {
@@ -138,7 +137,7 @@ impl Link {
     /// The connection, made if need be. All who wait for it share one attempt.
     ///
     /// Cancel safe.
-    pub(super) async fn live(&self) -> Result<Live, StoreError> {
+    pub(super) async fn live(&self) -> Result<Arc<Live>, StoreError> {
         if let Some(live) = self.up() {
             return Ok(live);
         }
@@ -147,7 +146,7 @@ impl Link {
         loop {
             // Starting changes the state, which must not be borrowed then.
             let connecting = match &*state.borrow_and_update() {
-                State::Up(live) => return Ok(live.clone()),
+                State::Up(live) => return Ok(Arc::clone(live)),
                 State::Failed(error) if awaited => return Err(error.clone()),
                 State::Connecting => true,
                 State::Down | State::Failed(_) => false,
@@ -163,13 +162,9 @@ impl Link {
     }
 
     /// The connection with this number, if it is still there.
-    pub(super) fn numbered(&self, number: u64) -> Option<Live> {
-        if let State::Up(live) = &*self.0.state.borrow()
-            && live.number == number
-        {
-            return Some(live.clone());
-        }
-        self.retired().iter().find(|live| live.number == number).cloned()
+    pub(super) fn numbered(&self, number: u64) -> Option<Arc<Live>> {
+        let up = self.up().filter(|live| live.number == number);
+        up.or_else(|| self.retired().iter().find(|live| live.number == number).cloned())
     }
 
     /// Sends one command and waits for its answer.
@@ -212,9 +207,9 @@ impl Link {
     }
 
     /// The connection, if there is one already.
-    pub(super) fn up(&self) -> Option<Live> {
+    pub(super) fn up(&self) -> Option<Arc<Live>> {
         match &*self.0.state.borrow() {
-            State::Up(live) => Some(live.clone()),
+            State::Up(live) => Some(Arc::clone(live)),
             _ => None,
         }
     }
@@ -284,7 +279,7 @@ impl Link {
         }
     }
 
-    fn keep_for_releases(&self, live: Live) {
+    fn keep_for_releases(&self, live: Arc<Live>) {
         let number = live.number;
         let mut retired = self.retired();
         if retired.len() == RETIRED {
@@ -303,7 +298,7 @@ impl Link {
         }
     }
 
-    fn retired(&self) -> std::sync::MutexGuard<'_, Vec<Live>> {
+    fn retired(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Live>>> {
         self.0.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -371,8 +366,8 @@ impl Link {
             wire,
             server,
             number,
-            stalled: Arc::default(),
-            heard: Arc::default(),
+            stalled: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
         })
     }
 
@@ -441,7 +436,7 @@ impl Drop for Attempt {
         let inner = &self.link.0;
         let has_panicked = std::thread::panicking() && inner.home.is_some();
         inner.state.send_replace(match self.result.take() {
-            Some(Ok(live)) => State::Up(live),
+            Some(Ok(live)) => State::Up(Arc::new(live)),
             Some(Err(error)) => State::Failed(error),
             // A runtime may have been built without network. Who waits tries again, on the lock thread.
             None if has_panicked && !inner.unfit.swap(true, Ordering::Relaxed) => State::Down,

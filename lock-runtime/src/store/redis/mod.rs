@@ -4,9 +4,11 @@ mod exclusive;
 mod failure;
 mod homes;
 mod link;
+mod names;
 mod queue;
 mod scripts;
 mod server;
+mod values;
 mod wire;
 
 use std::fmt;
@@ -22,7 +24,8 @@ use super::{
 };
 use homes::Homes;
 use link::{Link, Purpose, TimeOuts};
-use queue::{Names, Queue};
+use names::Names;
+use queue::Queue;
 
 /// How connections are made.
 #[derive(Clone)]

@@ -15,17 +15,15 @@ use redis::Value;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::exclusive::{as_remaining, eval, fence_of, granted_or_busy, holder_of, millis};
 use super::link::{Link, Live, Push};
-use super::scripts::{JOIN, REFRESH};
+use super::names::{CLAIM, Names};
+use super::scripts::{JOIN, REFRESH, eval};
+use super::values::{as_remaining, fence_of, granted_or_busy, holder_of, millis};
 use crate::clock::{BootClock, Clock, Moment};
 use crate::engine::{Engine, Timer, is_forked};
 use crate::holder::Holder;
-use crate::key::RESERVED;
 use crate::store::{Attempt, QueueRequest, Queued, StoreError, Turn};
 
-/// How long a lock that was handed over is kept for a waiter that does not renew it.
-const CLAIM: Duration = Duration::from_millis(1500);
 /// How often the process says that it waits, and looks whether a message was lost.
 const REFRESH_EVERY: Duration = Duration::from_millis(250);
 /// How many locks one refreshing round trip is about at most.
@@ -36,60 +34,6 @@ const AT_ONCE: usize = 4;
 const ASKED: usize = 8;
 /// How long the channel is listened to after the last waiter.
 const LINGER: Duration = Duration::from_secs(1);
-
-/// The names of what belongs to the queue in the server.
-#[derive(Debug)]
-pub(super) struct Names {
-    prefix: String,
-    /// This process, as far as the server is concerned: a store in a process.
-    process: String,
-    /// What all channels start with.
-    pub(super) channels: String,
-    /// The key of the fencing counter.
-    pub(super) counter: String,
-}
-
-impl Names {
-    pub(super) fn new(prefix: &str) -> Self {
-        Self {
-            prefix: prefix.to_owned(),
-            process: format!("{:016x}", getrandom::u64().unwrap_or_else(|_| fastrand::u64(..))),
-            channels: format!("{prefix}{RESERVED}wake:"),
-            counter: format!("{prefix}{RESERVED}fence"),
-        }
-    }
-
-    /// The key of a lock's queue, in the same slot of a cluster.
-    pub(super) fn queue(&self, key: &str) -> String {
-        let prefix = &self.prefix;
-        // What has a hash tag, or would not make one when put in braces, keeps its own.
-        if key.contains('}') {
-            let name = key.strip_prefix(prefix.as_str()).unwrap_or(key);
-            format!("{prefix}{RESERVED}queue@{name}")
-        } else {
-            format!("{prefix}{RESERVED}queue:{{{key}}}")
-        }
-    }
-
-    /// A waiter's member in the queue.
-    pub(super) fn member(&self, value: &str, queued: Queued) -> String {
-        let (claim, fence) = (millis(queued.lease.min(CLAIM)), u8::from(queued.fence));
-        format!("{claim}:{fence}:{}:{value}", self.process)
-    }
-
-    pub(super) fn prefix(&self) -> &str {
-        &self.prefix
-    }
-
-    /// A key for the check of permissions.
-    pub(super) fn probe(&self) -> String {
-        format!("{}{RESERVED}probe", self.prefix)
-    }
-
-    fn channel(&self) -> String {
-        format!("{}{}", self.channels, self.process)
-    }
-}
 
 /// All waiting of one store in this process.
 #[derive(Clone)]
@@ -306,12 +250,10 @@ impl Queue {
                 .arg(&names.process)
                 .arg(&ticket.member);
         });
-        let answer = match Timer::Engine.timeout(self.0.response_timeout, answer).await {
-            Some(Ok(answer)) => answer,
+        let answer = match Timer::Engine.answer(self.0.response_timeout, answer).await {
             // Who may not use the queue can use the lock all the same.
-            Some(Err(error)) if error.is_permanent() => return Ok(Some(Turn::Unavailable)),
-            Some(Err(error)) => return Err(error),
-            None => return Err(StoreError::unknown("no answer within the response time-out")),
+            Err(error) if error.is_permanent() => return Ok(Some(Turn::Unavailable)),
+            answer => answer?,
         };
         let Value::Array(parts) = answer else {
             return Err(StoreError::unknown(
@@ -472,15 +414,13 @@ impl Queue {
         self.listen().await?;
         let live = self.0.background.live().await?;
         let answer = self.ask(&live, asked);
-        let answers = match Timer::Engine.timeout(self.0.response_timeout, answer).await {
-            Some(Ok(Value::Array(answers))) if answers.len() == asked.len() => answers,
-            Some(Err(error)) => return Err(error),
-            Some(Ok(_)) => {
+        let answers = match Timer::Engine.answer(self.0.response_timeout, answer).await? {
+            Value::Array(answers) if answers.len() == asked.len() => answers,
+            _ => {
                 return Err(StoreError::unknown(
                     "the server gave an unexpected answer to the refresh script",
                 ));
             }
-            None => return Err(StoreError::unknown("no answer within the response time-out")),
         };
         for (asked, answer) in asked.iter().zip(answers) {
             let Value::Array(parts) = answer else { continue };

@@ -1,7 +1,11 @@
 //! The Lua scripts, each in the form that the server's version wants.
 
 use once_cell::sync::Lazy;
-use redis::Script;
+use redis::{Cmd, RedisError, Script, Value};
+
+use super::failure::{is_missing_script, sort};
+use super::link::{Link, Live};
+use crate::store::StoreError;
 
 /// One script for servers with and without script flags.
 pub(super) struct LockScript {
@@ -70,3 +74,27 @@ pub(super) static JOIN: Lazy<LockScript> =
     Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("queue_join.lua")]));
 pub(super) static REFRESH: Lazy<LockScript> =
     Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, QUEUE, include_str!("queue_refresh.lua")]));
+
+/// Runs a script by its hash, and by its source where the server does not have it.
+pub(super) async fn eval(
+    link: &Link,
+    live: &Live,
+    script: &LockScript,
+    keys: &[&str],
+    args: impl Fn(&mut Cmd),
+) -> Result<Value, StoreError> {
+    let script = script.form(live.server.is_7);
+    let lock = keys.first().copied().unwrap_or_default();
+    let command = |name: &str, script: &str| {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(keys.len()).arg(keys);
+        args(&mut command);
+        command
+    };
+    let answer = match link.call(live, lock, command("EVALSHA", &script.hash)).await {
+        // Not by SCRIPT LOAD: in a cluster that would have to succeed on every node.
+        Err(error) if is_missing_script(&error) => link.call(live, lock, command("EVAL", &script.source)).await,
+        answer => answer,
+    };
+    answer.map_err(|error: RedisError| sort(error, true))
+}

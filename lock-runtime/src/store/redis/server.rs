@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value, from_redis_value};
 
 use super::failure;
-use super::queue::Names;
+use super::names::Names;
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
 use super::wire::the_one;
 use crate::store::StoreError;

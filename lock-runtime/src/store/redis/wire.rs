@@ -13,7 +13,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::sync::{mpsc, oneshot};
 
-use super::queue::Names;
+use super::names::Names;
 use super::scripts::Form;
 
 /// How many commands are sent together at most: a longer script would hold up the server's other clients.
