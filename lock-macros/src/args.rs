@@ -1,17 +1,20 @@
 //! The words between the parentheses: which arguments are given, each at most once, with a value of any kind.
 
 use proc_macro2::{TokenStream, TokenTree};
-use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Ident, Lit, Token};
 
+use crate::elsewhere;
 use crate::errors::Errors;
-use crate::suggest;
 
 /// The arguments of this version, and how each is written.
-const ARGUMENTS: [(&str, &str); 13] = [
+pub(crate) const ARGUMENTS: [(&str, &str); 18] = [
     ("key", "key = \"inventory:<item_id>\""),
+    ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
+    ("mode", "mode = read"),
+    ("owner", "owner = \"<workflow_id>\""),
+    ("reentrant", "reentrant"),
     ("lease", "lease = 30"),
     ("wait", "wait = 10"),
     ("renew", "renew = false"),
@@ -19,140 +22,12 @@ const ARGUMENTS: [(&str, &str); 13] = [
     ("on_busy", "on_busy = skip"),
     ("on_lost", "on_lost = signal"),
     ("at_least", "at_least = 60"),
+    ("lock_delay", "lock_delay = 5"),
     ("fencing", "fencing"),
     ("fair", "fair"),
     ("release", "release = \"pipelined\""),
     ("manager", "manager = self.locks"),
     ("crate", "crate = lock_runtime"),
-];
-
-/// Arguments that later versions have. Moving a line up to [`ARGUMENTS`] opens it.
-const LATER: [&str; 5] = ["mode", "reentrant", "owner", "keys", "lock_delay"];
-
-/// What the arguments are called elsewhere, folded.
-const ELSEWHERE: [(&str, &[&str]); 12] = [
-    (
-        "key",
-        &[
-            "name",
-            "resourcekey",
-            "resource",
-            "lockkey",
-            "lockname",
-            "keyexpression",
-            "path",
-            "value",
-        ],
-    ),
-    (
-        "lease",
-        &[
-            "ttl",
-            "expire",
-            "expires",
-            "expiry",
-            "expiration",
-            "leasetime",
-            "leaseseconds",
-            "leasesecs",
-            "leasems",
-            "lockatmostfor",
-            "duration",
-        ],
-    ),
-    (
-        "wait",
-        &[
-            "timeout",
-            "waittime",
-            "waittimeout",
-            "acquiretimeout",
-            "maxwait",
-            "blockingtimeout",
-            "waitseconds",
-            "waitms",
-        ],
-    ),
-    ("renew", &["autorenew", "autoextend", "extend", "watchdog", "keepalive"]),
-    (
-        "max_renewals",
-        &["maxrenew", "maxextensions", "renewals", "renewallimit"],
-    ),
-    (
-        "on_busy",
-        &[
-            "busy",
-            "onfail",
-            "onfailure",
-            "onconflict",
-            "fallback",
-            "onlocked",
-            "onerror",
-        ],
-    ),
-    ("on_lost", &["lost", "onlocklost", "onloss"]),
-    ("at_least", &["lockatleastfor", "minhold", "minimumhold", "hold"]),
-    ("fencing", &["fence", "fenced", "fencingtoken", "token"]),
-    (
-        "fair",
-        &[
-            "fairness",
-            "isfair",
-            "fairlock",
-            "fairqueue",
-            "fifo",
-            "ordered",
-            "queued",
-        ],
-    ),
-    (
-        "release",
-        &[
-            "pipeline",
-            "pipelined",
-            "pipelining",
-            "onrelease",
-            "releasemode",
-            "unlock",
-        ],
-    ),
-    (
-        "manager",
-        &[
-            "client",
-            "lockmanager",
-            "locks",
-            "redis",
-            "store",
-            "registry",
-            "connection",
-        ],
-    ),
-];
-
-/// Words that ask for something which is not said in the attribute.
-const NOT_HERE: [(&[&str], &str); 3] = [
-    (
-        &["prefix", "keyprefix"],
-        "the prefix belongs to the manager: give it to `LockManager::builder(url).prefix(…)`",
-    ),
-    (
-        &[
-            "retry",
-            "retries",
-            "retrydelay",
-            "retryinterval",
-            "retrycount",
-            "backoff",
-            "interval",
-            "sleep",
-        ],
-        "`wait` says how long to try; the pauses between the tries belong to the manager: `LockManager::builder(url).backoff(…)`",
-    ),
-    (
-        &["unit", "timeunit"],
-        "say the unit in the value: `lease = \"1500ms\"`; a number alone is in seconds",
-    ),
 ];
 
 /// One argument as it was written.
@@ -198,7 +73,7 @@ impl Args {
                 self.0.push(argument);
             }
         } else {
-            errors.on(&argument.name, unknown(&word, argument.value.as_ref()));
+            errors.on(&argument.name, elsewhere::answer(&word, argument.value.as_ref()));
         }
     }
 
@@ -264,6 +139,11 @@ fn argument(input: ParseStream<'_>) -> syn::Result<Argument> {
     }
     if input.peek(syn::token::Paren) || input.peek(Token![:]) || input.peek(Token![==]) {
         let word = name.to_string();
+        if input.peek(syn::token::Paren)
+            && let Some(message) = elsewhere::in_parentheses(&word, input)
+        {
+            return Err(syn::Error::new_spanned(&name, message));
+        }
         let example = if usage(&word).is_empty() {
             usage("lease")
         } else {
@@ -291,32 +171,6 @@ fn skip_to_comma(input: ParseStream<'_>) {
     }
 }
 
-fn unknown(word: &str, value: Option<&Expr>) -> String {
-    if LATER.contains(&word) {
-        return format!("`{word}` is not available in this version: every lock is exclusive and has one key");
-    }
-    let folded = suggest::fold(word);
-    if let Some((_, advice)) = NOT_HERE.iter().find(|(words, _)| words.contains(&folded.as_str())) {
-        return format!("unknown argument `{word}`: {advice}");
-    }
-    if let Some((name, _)) = ELSEWHERE.iter().find(|(_, words)| words.contains(&folded.as_str())) {
-        // The value is repeated where it can be: `ttl = 15` becomes `lease = 15`.
-        let value = value
-            .map(|value| value.to_token_stream().to_string())
-            .filter(|value| value.len() <= 40)
-            // Whoever writes `pipelined = true` means its word, not its value.
-            .filter(|value| *name != "release" || value.starts_with('"'));
-        let written = value.map_or_else(|| usage(name).to_owned(), |value| format!("{name} = {value}"));
-        return format!("unknown argument `{word}`: it is called `{name}` here, write `{written}`");
-    }
-    let names = ARGUMENTS.iter().map(|(name, _)| *name);
-    let all = suggest::list(names.clone());
-    match suggest::nearest(word, names.chain(LATER)) {
-        Some(name) => format!("unknown argument `{word}`: did you mean `{name}`? The arguments are {all}"),
-        None => format!("unknown argument `{word}`: the arguments are {all}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -339,45 +193,9 @@ mod tests {
             assert_eq!(errors(usage), Vec::<String>::new(), "{usage}");
         }
         assert_eq!(
-            errors("key = \"a\", lease = f::<A, B>(1, 2), fencing,"),
+            errors("key = \"a\", lease = f::<A, B>(1, 2), fencing, mode = semaphore(a, b),"),
             Vec::<String>::new()
         );
-    }
-
-    #[test]
-    fn words_from_elsewhere_are_answered_with_the_name_here() {
-        for (word, answer) in [
-            ("ttl = 15", "write `lease = 15`"),
-            ("timeout = 5", "write `wait = 5`"),
-            ("expire = \"2s\"", "write `lease = \"2s\"`"),
-            ("leaseTime = 15", "write `lease = 15`"),
-            ("lease_time = 15", "write `lease = 15`"),
-            ("waitTime = 15", "write `wait = 15`"),
-            ("resourceKey = \"a\"", "write `key = \"a\"`"),
-            ("name = \"a\"", "write `key = \"a\"`"),
-            ("prefix = \"a\"", "belongs to the manager"),
-            ("timeUnit = SECONDS", "say the unit in the value"),
-            ("lockAtLeastFor = 15", "write `at_least = 15`"),
-            ("client = redis", "write `manager = redis`"),
-            ("fenced = false", "write `fencing = false`"),
-            ("fifo", "write `fair`"),
-            ("fairLock = true", "write `fair = true`"),
-            ("pipelined", "write `release = \"pipelined\"`"),
-            ("pipelined = true", "write `release = \"pipelined\"`"),
-            ("on_release = \"confirmed\"", "write `release = \"confirmed\"`"),
-        ] {
-            let errors = errors(word);
-            assert_eq!(errors.len(), 1, "{word}");
-            assert!(errors[0].contains(answer), "{word}: {errors:?}");
-        }
-    }
-
-    #[test]
-    fn every_argument_of_a_later_version_says_so() {
-        for word in LATER {
-            assert!(errors(word)[0].contains("is not available in this version"));
-        }
-        assert_eq!(errors("mode = semaphore(3), reentrant, keys = [\"a\", \"b\"]").len(), 3);
     }
 
     #[test]

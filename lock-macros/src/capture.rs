@@ -457,11 +457,45 @@ fn last_ident(expr: &Expr) -> Option<&Ident> {
     }
 }
 
-/// Whether `tokens` contain the word `ident`.
+/// Whether `tokens` contain the word `ident`, other than as a part of a path (`u64::from`) or a field (`order.from`).
 fn mentions(tokens: &TokenStream, ident: &Ident) -> bool {
-    tokens.clone().into_iter().any(|token| match token {
-        TokenTree::Ident(word) => word == *ident,
-        TokenTree::Group(group) => mentions(&group.stream(), ident),
-        _ => false,
+    // What stands before the token, nearest last.
+    let mut before = [' '; 2];
+    tokens.clone().into_iter().any(|token| {
+        let part = matches!(before, [':', ':']) || before[1] == '.' && before[0] != '.';
+        let next = match &token {
+            TokenTree::Punct(punct) => punct.as_char(),
+            _ => ' ',
+        };
+        before = [before[1], next];
+        match token {
+            TokenTree::Ident(word) => word == *ident && !part,
+            TokenTree::Group(group) => mentions(&group.stream(), ident),
+            _ => false,
+        }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_mentioned_where_it_can_be_the_parameter() {
+        let from = Ident::new("from", Span::call_site());
+        for (tokens, expected) in [
+            ("f(from)", true),
+            ("{ [a, { from.b }] }", true),
+            ("Transfer { a: from }", true),
+            ("a..from", true),
+            ("a..=from", true),
+            ("u64::from(to)", false),
+            ("order.from", false),
+            ("order.from(from)", true),
+            ("into", false),
+        ] {
+            let found = tokens.parse::<TokenStream>().map(|tokens| mentions(&tokens, &from));
+            assert_eq!(found.ok(), Some(expected), "{tokens}");
+        }
+    }
 }

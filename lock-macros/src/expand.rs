@@ -12,8 +12,9 @@ use syn::{Expr, Lifetime, Type, TypeInfer};
 use crate::duration::DurationArg;
 use crate::fallback;
 use crate::function::Form;
+use crate::mode::Mode;
 use crate::model::{Model, OnBusy, OnLost, Release, Terms};
-use crate::template::Part;
+use crate::template::{Part, Template};
 
 /// The whole macro.
 pub(crate) fn expand(attr: TokenStream, item: TokenStream) -> TokenStream {
@@ -55,9 +56,27 @@ impl Model {
     /// the end of the inner block, and every argument with it: before the release.
     fn locked(&self, body: &TokenStream) -> TokenStream {
         let private = self.private();
-        let [call, held, granted, pinned, ended, error] =
-            ["call", "held", "granted", "body", "ended", "error"].map(local);
+        let [call, held, granted, pinned, ended, error, flight] =
+            ["call", "held", "granted", "body", "ended", "error", "flight"].map(local);
         let (site, request, policy, body) = (self.site(), self.call(), self.policy(), self.body(body));
+        let (enter, refused, parted, returned) = match &self.on_busy {
+            OnBusy::Coalesce => {
+                // rustc's complaint about a result that cannot be copied belongs to the return type.
+                let place = Span::call_site().located_at(self.returned());
+                (
+                    quote_spanned! { place=> #call.coalesce(&#pinned) },
+                    quote! { (#ended) => #ended },
+                    quote! { let (#held, #flight) = #private::part(#held); },
+                    quote! { #private::land(#flight, #ended) },
+                )
+            }
+            _ => (
+                quote! { #call.enter() },
+                quote! { (#error) => #private::Ended::Cancelled(#error) },
+                TokenStream::new(),
+                quote! { #ended },
+            ),
+        };
         quote! {
             #site
             let #call = #request;
@@ -65,13 +84,14 @@ impl Model {
             let mut #held = ::core::option::Option::None;
             let #ended = {
                 let #pinned = ::core::pin::pin!(async move { #body });
-                match #call.enter().await {
+                match #enter.await {
                     ::core::result::Result::Ok(#granted) => #held.insert(#granted).run(#pinned).await,
-                    ::core::result::Result::Err(#error) => #private::Ended::Cancelled(#error),
+                    ::core::result::Result::Err #refused,
                 }
             };
+            #parted
             let #ended = #private::leave(#held, #ended).await;
-            #private::returned(#ended, #policy)
+            #private::returned(#returned, #policy)
         }
     }
 
@@ -83,7 +103,7 @@ impl Model {
 
     fn site(&self) -> TokenStream {
         let private = self.private();
-        let template = &self.template.text;
+        let template = self.keys.text();
         let function = format!("::{}", self.function.sig.ident.unraw());
         quote! {
             static __LOCK_SITE: #private::Site = #private::Site {
@@ -96,18 +116,20 @@ impl Model {
     /// The key and everything else that the attribute says, computed before the body takes the arguments.
     fn call(&self) -> TokenStream {
         let private = self.private();
-        let place = Span::call_site().located_at(self.template.span);
-        let parts = self.template.parts.iter().map(|part| match part {
-            Part::Text(text) => quote! { .text(#text) },
-            // rustc's complaint about a value belongs to the template.
-            Part::Insert(insert) if insert.raw => quote_spanned! { place=> .raw(&#insert) },
-            Part::Insert(insert) => quote_spanned! { place=> .value(&#insert) },
-        });
-        let key = quote! { #private::key() #(#parts)* };
+        let keys: Vec<_> = self.keys.templates.iter().map(|key| key.builder(&private)).collect();
+        let (call, call_on, keys) = if self.keys.several {
+            (quote! { call_all }, quote! { call_all_on }, quote! { [#(#keys),*] })
+        } else {
+            (quote! { call }, quote! { call_on }, quote! { #(#keys)* })
+        };
         let settings = self.terms.settings(&private);
-        let on = |manager: TokenStream| quote! { #private::call_on(#manager, &__LOCK_SITE, #key) #settings };
+        let owner = self.owner.as_ref().map(|owner| {
+            let owner = owner.builder(&private);
+            quote! { .owner(#owner) }
+        });
+        let on = |manager: TokenStream| quote! { #private::#call_on(#manager, &__LOCK_SITE, #keys) #owner #settings };
         let call = match &self.manager {
-            None => quote! { #private::call(&__LOCK_SITE, #key) #settings },
+            None => quote! { #private::#call(&__LOCK_SITE, #keys) #owner #settings },
             Some(Expr::Reference(manager)) => on(manager.to_token_stream()),
             // What has a place must stay there, and a call's value may be the manager or lead to it.
             Some(
@@ -135,13 +157,12 @@ impl Model {
     /// What becomes of a lock error. rustc's complaint about it belongs to the return type, or to the function that
     /// answers.
     fn policy(&self) -> TokenStream {
-        let place = match (&self.on_busy, self.output()) {
-            (OnBusy::Function(path), _) => path.span(),
-            (_, Some(output)) => output.span(),
-            (_, None) => self.function.sig.ident.span(),
+        let place = match &self.on_busy {
+            OnBusy::Function(path) => path.span(),
+            _ => self.returned(),
         };
         let policy = match &self.on_busy {
-            OnBusy::Error => quote! { OrError },
+            OnBusy::Error | OnBusy::Coalesce => quote! { OrError },
             OnBusy::Skip => quote! { OrSkip },
             OnBusy::Function(_) => quote! { OrElse },
         };
@@ -157,6 +178,12 @@ impl Model {
             }
             _ => policy.collect(),
         }
+    }
+
+    /// The place of the return type; of a function that names none, its own name.
+    fn returned(&self) -> Span {
+        self.output()
+            .map_or_else(|| self.function.sig.ident.span(), Spanned::span)
     }
 
     /// The content of the body's `async` block.
@@ -182,14 +209,37 @@ impl Model {
     }
 }
 
+impl Template {
+    /// `key().text(…).value(…)`
+    fn builder(&self, private: &TokenStream) -> TokenStream {
+        let place = Span::call_site().located_at(self.span);
+        let parts = self.parts.iter().map(|part| match part {
+            Part::Text(text) => quote! { .text(#text) },
+            // rustc's complaint about a value belongs to the template.
+            Part::Insert(insert) if insert.raw => quote_spanned! { place=> .raw(&#insert) },
+            Part::Insert(insert) => quote_spanned! { place=> .value(&#insert) },
+        });
+        quote! { #private::key() #(#parts)* }
+    }
+}
+
 impl Terms {
     /// `.lease(…).wait(…)`
     fn settings(&self, private: &TokenStream) -> TokenStream {
-        let mut settings = TokenStream::new();
+        let mut settings = match &self.mode {
+            None | Some(Mode::Exclusive) => TokenStream::new(),
+            Some(Mode::Read) => quote! { .read() },
+            Some(Mode::Write) => quote! { .write() },
+            Some(Mode::Semaphore(permits)) => quote! { .semaphore(#permits) },
+        };
+        if let Some(reentrant) = self.reentrant {
+            settings.extend(quote! { .reentrant(#reentrant) });
+        }
         for (name, duration) in [
             ("lease", &self.lease),
             ("wait", &self.wait),
             ("at_least", &self.at_least),
+            ("lock_delay", &self.lock_delay),
         ] {
             if let Some(duration) = duration {
                 let name = Ident::new(name, Span::call_site());

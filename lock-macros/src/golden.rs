@@ -1,4 +1,4 @@
-//! Keeps the expansion of five functions in the tree, so that a change of the generated code is seen by whoever
+//! Keeps the expansion of eight functions in the tree, so that a change of the generated code is seen by whoever
 //! reads the change.
 //!
 //! `UPDATE_GOLDEN=1 cargo test -p lock-macros` rewrites them.
@@ -91,4 +91,19 @@ fn a_function_with_an_answer_expands_as_kept() {
 #[test]
 fn an_async_trait_method_expands_as_kept() {
     check("async_trait");
+}
+
+#[test]
+fn a_function_with_several_keys_expands_as_kept() {
+    check("transfer");
+}
+
+#[test]
+fn a_function_with_an_owner_expands_as_kept() {
+    check("step");
+}
+
+#[test]
+fn a_coalescing_function_expands_as_kept() {
+    check("coalesced");
 }

@@ -5,12 +5,15 @@
 mod args;
 mod capture;
 mod duration;
+mod elsewhere;
 mod errors;
 mod expand;
 mod fallback;
 mod function;
 #[cfg(test)]
 mod golden;
+mod keys;
+mod mode;
 mod model;
 mod returns;
 mod suggest;
@@ -62,12 +65,17 @@ use proc_macro::TokenStream;
 /// | argument | form | default | meaning |
 /// |---|---|---|---|
 /// | `key` | [template](#the-key) | `"global_lock"` | what is locked |
+/// | `keys` | `["…", "…"]`, templates | – | [several keys](#several-keys), all or none, instead of `key` |
+/// | `mode` | `exclusive`, `read`, `write`, `semaphore(N)` | `exclusive` | [who may hold the lock at the same time](#modes) |
+/// | `owner` | template | – | [a mode](#modes): all holders for one owner share the lock |
+/// | `reentrant` | alone, or `true`, `false` | off | [nested calls](#nested-calls) pass through the lock that their call tree holds, and are counted |
 /// | `lease` | [duration](#durations) | `30` | time to live in the store. It is renewed: it bounds for how long a crash blocks others, not how long the body may run |
 /// | `wait` | duration | `10` | bounds the whole acquisition; `0` tries once |
 /// | `renew` | `true`, `false` | `true` | `false`: the body is cancelled at the end of the lease |
 /// | `max_renewals` | number, or an expression of type `u32` | `30` | after so many renewals the call counts as hung: the body is cancelled with `LockError::Hung` |
 /// | `at_least` | duration | `0` | the lock stays taken for so long, even if the body ends sooner |
-/// | `on_busy` | `error`, `skip`, `path::to::fn` | `error` | [what a lock error becomes](#the-return-type) |
+/// | `lock_delay` | duration | `0` | if the lease runs out without a release, nobody gets the lock for so much longer: requests of the lost holder that are still on their way arrive before the next holder enters |
+/// | `on_busy` | `error`, `skip`, `coalesce`, `path::to::fn` | `error` | [what a lock error becomes](#the-return-type), or whether [callers share one result](#coalescing) |
 /// | `on_lost` | `cancel`, `signal` | `cancel` | `signal`: the body goes on, and `HeldLock::lost` tells it |
 /// | `fencing` | alone, or `true`, `false` | off | takes the fencing token in the same step as the lock |
 /// | `fair` | alone, or `true`, `false` | off | first come, first served across processes: the call overtakes nobody in the store's queue, not even with `wait = 0` |
@@ -104,11 +112,80 @@ use proc_macro::TokenStream;
 /// `"<a>-<b>"` is refused, since `1` and `2-3` would lock what `1-2` and `3` lock. The key must not be empty and not
 /// longer than 1,024 bytes.
 ///
+/// # Modes
+///
+/// | mode | who holds the lock together | use it when |
+/// |---|---|---|
+/// | `mode = exclusive` | nobody | one at a time: stock, a job, a file. The fastest, and the default |
+/// | `mode = read` | readers | many look and few change. A waiting writer holds new readers back, so that it gets its turn |
+/// | `mode = write` | nobody, readers neither | it changes what functions under `mode = read` look at |
+/// | `mode = semaphore(N)` | at most `N`, across all processes | a partner's rate, a licence, a pool. `N` is a number, or an expression of type `u32`; where deployed versions disagree, the smaller one counts |
+/// | `owner = "<workflow_id>"` | all who act for the same owner | the lock belongs to a workflow and not to a call: its steps run in several tasks or processes at once. It is free when the last one has ended |
+///
+/// Every holder has a lease of its own, is renewed and is cancelled on its own. Different modes of one key exclude each other,
+/// but for an exclusive lock the store has the key in another form: a call in another mode gets an error as long as it is there.
+/// `fencing` tells one holder from the next, so that it goes with neither `read` nor `semaphore`.
+///
+/// The owner's template is written as a [key](#the-key)'s is.
+///
+/// # Several keys
+///
+/// `keys = ["account:<from>", "account:<to>"]` locks all of them or none, exclusively. They are sorted first, and keys that turn
+/// out equal count once: calls that name them in any order never wait for each other for ever. Keys whose number only the running
+/// program knows are locked by `LockManager::lock_all`.
+///
+/// # Nested calls
+///
+/// A call inside a body that holds the same key fails at once with `LockError::WouldDeadlock`, unless it passes through the lock
+/// that is held:
+///
+/// - under `reentrant`, in the same mode. Of several keys, the outer call must hold all that the inner one wants;
+/// - a call under `mode = read`, inside one under `read` or `write`;
+/// - a call for the same `owner`.
+///
+/// The lock is given back when the outermost call has ended, and keeps what that one has asked for: `lease`, `renew`,
+/// `max_renewals`, `at_least`, `lock_delay`. `on_lost` and `on_busy` are each call's own. Tasks that a body spawns are not inside it.
+///
+/// # Coalescing
+///
+/// With `on_busy = coalesce`, calls that come while another one of the same function for the same key waits or runs in this
+/// process do not run: they get a clone of what it returns. That needs a return type `Result<T, E>` whose two types are
+/// `Clone + Send + Sync + 'static`, and a key that names everything that the result depends on.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use lock_runtime::{LockError, distributed_lock};
+///
+/// #[distributed_lock(key = "report:<month>", on_busy = coalesce)]
+/// async fn report(month: u32) -> Result<Arc<str>, LockError> {
+///     Ok(format!("report of month {month}").into()) // made once, for all who ask meanwhile
+/// }
+///
+/// # async fn example() -> Result<(), LockError> {
+/// # lock_runtime::init("memory://").await?;
+/// let (first, second) = tokio::join!(report(7), report(7));
+/// assert_eq!(first?, second?);
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+/// ```
+///
+/// - Only the result of a body that held its lock to the end is shared. If the first call is dropped, panics or gets a lock error,
+///   one of those who wait takes its place with the rest of its own `wait`, and the others wait for that one.
+/// - Who waits does so within its own `wait`, and then gets `LockError::Busy`. Its arguments are kept until then, since it
+///   may have to run after all; they end before it returns.
+/// - Calls with other types for the function's generic parameters, with another manager, mode or owner run for themselves.
+/// - In other processes, calls wait for the lock and run.
+///
+/// As with every lock that is given on in order: await the call, or drop it, before awaiting anything else for long.
+///
 /// # The return type
 ///
 /// | `on_busy` | return type | a busy lock | any other lock error |
 /// |---|---|---|---|
 /// | `error` | `Result<T, E>` where `E: From<LockError>` | `Err` | `Err` |
+/// | `coalesce` | the same, and [`Clone`](#coalescing) | `Err` | `Err` |
 /// | `skip` | `()`, `Option<T>`, or a `Result` of one of these | `()`, `None`, `Ok` of it | `Err`; logged and skipped where there is none |
 /// | `path::to::fn` | any | what the function makes of the `LockError` | the same |
 ///

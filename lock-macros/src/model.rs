@@ -7,23 +7,26 @@ use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
-use syn::{Expr, ExprLit, ExprPath, GenericParam, Ident, Lit, LitInt, Path, Signature, Type};
+use syn::{Expr, ExprLit, ExprPath, GenericParam, Ident, Lit, Path, Signature, Type};
 
-use crate::args::{self, Args};
+use crate::args::Args;
 use crate::capture::Parameters;
 use crate::duration::{self, DurationArg, Range};
 use crate::errors::Errors;
 use crate::function::{self, Form, Function};
+use crate::keys::{self, Keys};
+use crate::mode::{self, Counted, Mode};
 use crate::returns;
 use crate::suggest;
-use crate::template::{self, Part, Template};
+use crate::template::{self, Makes, Part, Template};
 
 pub(crate) struct Model {
     pub(crate) function: Function,
     pub(crate) form: Form,
     pub(crate) parameters: Parameters,
-    pub(crate) template: Template,
-    /// The names of parameters that the key and the other arguments use.
+    pub(crate) keys: Keys,
+    pub(crate) owner: Option<Template>,
+    /// The names of parameters that the keys and the other arguments use.
     pub(crate) used: BTreeSet<String>,
     pub(crate) terms: Terms,
     pub(crate) on_busy: OnBusy,
@@ -34,6 +37,9 @@ pub(crate) struct Model {
 
 /// How the lock is taken and held; what is not given is left to the manager.
 pub(crate) struct Terms {
+    pub(crate) mode: Option<Mode>,
+    pub(crate) reentrant: Option<bool>,
+    pub(crate) lock_delay: Option<DurationArg>,
     pub(crate) lease: Option<DurationArg>,
     pub(crate) wait: Option<DurationArg>,
     pub(crate) at_least: Option<DurationArg>,
@@ -49,6 +55,8 @@ pub(crate) struct Terms {
 pub(crate) enum OnBusy {
     Error,
     Skip,
+    /// Calls of this process that come meanwhile get a copy of the result.
+    Coalesce,
     /// A function makes the return value of it.
     Function(ExprPath),
 }
@@ -72,11 +80,13 @@ impl Model {
     pub(crate) fn new(attr: TokenStream, item: TokenStream) -> syn::Result<Self> {
         let mut errors = Errors::default();
         let args = Args::parse(attr, &mut errors);
-        let mut template = template(&args, &mut errors);
+        let mut keys = Keys::new(&args, &mut errors);
+        let mut owner = owner(&args, &mut errors);
         let terms = Terms::new(&args, &mut errors);
         let on_busy = on_busy(&args, &mut errors);
         let manager = args.value("manager", &mut errors).cloned();
         let krate = krate(&args, &mut errors);
+        conflicts(&args, &terms, &mut errors);
 
         let function = errors.take(function::parse(item));
         let form = function.as_ref().and_then(|function| errors.take(function.form()));
@@ -92,7 +102,10 @@ impl Model {
             Form::Async => (Parameters::of_async(sig, &function.attrs), returns::output(&sig.output)),
             Form::Boxed(boxed) => (Parameters::of_boxed(sig, &boxed.future.block), Some(&boxed.output)),
         };
-        let mut used = resolve(&mut template, &parameters, sig, &mut errors);
+        let templates = keys.templates.iter_mut().chain(&mut owner);
+        let mut used: BTreeSet<_> = templates
+            .flat_map(|template| resolve(template, &parameters, sig, &mut errors))
+            .collect();
         used.extend(
             terms
                 .expressions()
@@ -110,7 +123,8 @@ impl Model {
         Ok(Self {
             form,
             parameters,
-            template,
+            keys,
+            owner,
             used,
             terms,
             on_busy: on_busy.unwrap_or(OnBusy::Error),
@@ -132,6 +146,11 @@ impl Model {
 impl Terms {
     fn new(args: &Args, errors: &mut Errors) -> Self {
         let terms = Self {
+            mode: args
+                .value("mode", errors)
+                .and_then(|value| errors.take(mode::parse(value))),
+            reentrant: flag(args, "reentrant", errors),
+            lock_delay: duration(args, "lock_delay", Range::FROM_ZERO, errors),
             lease: duration(args, "lease", Range::LEASE, errors),
             wait: duration(args, "wait", Range::FROM_ZERO, errors),
             at_least: duration(args, "at_least", Range::FROM_ZERO, errors),
@@ -140,7 +159,7 @@ impl Terms {
                 .and_then(|value| errors.take(boolean("renew", value))),
             max_renewals: args
                 .value("max_renewals", errors)
-                .and_then(|value| errors.take(max_renewals(value))),
+                .and_then(|value| errors.take(mode::count(value, &MAX_RENEWALS))),
             fencing: flag(args, "fencing", errors),
             fair: flag(args, "fair", errors),
             release: args
@@ -160,13 +179,17 @@ impl Terms {
     }
 
     fn expressions(&self) -> impl Iterator<Item = &Expr> {
-        let durations = [&self.lease, &self.wait, &self.at_least]
+        let durations = [&self.lease, &self.wait, &self.at_least, &self.lock_delay]
             .into_iter()
             .filter_map(|duration| match duration {
                 Some(DurationArg::Expr(expr)) => Some(&**expr),
                 _ => None,
             });
-        durations.chain(&self.max_renewals)
+        let permits = match &self.mode {
+            Some(Mode::Semaphore(permits)) => Some(&**permits),
+            _ => None,
+        };
+        durations.chain(&self.max_renewals).chain(permits)
     }
 }
 
@@ -195,27 +218,75 @@ fn boolean(name: &str, value: &Expr) -> syn::Result<bool> {
     }
 }
 
-fn max_renewals(value: &Expr) -> syn::Result<Expr> {
-    let refuse = |message: &str| Err(syn::Error::new_spanned(value, message));
-    match value {
-        Expr::Lit(ExprLit {
-            lit: Lit::Int(count), ..
-        }) => match count.base10_parse::<u32>() {
-            Ok(0) => refuse("`max_renewals` cannot be zero: write `renew = false` for a lock that is never renewed"),
-            Ok(number) if matches!(count.suffix(), "" | "u32") => {
-                let literal = LitInt::new(&number.to_string(), count.span());
-                Ok(Expr::Lit(ExprLit {
-                    attrs: Vec::new(),
-                    lit: Lit::Int(literal),
-                }))
-            }
-            Ok(number) => refuse(&format!("write `max_renewals = {number}`")),
-            Err(_) => refuse(&format!("`max_renewals` is too large: give at most {}", u32::MAX)),
-        },
-        Expr::Lit(_) | Expr::Unary(_) => {
-            refuse("`max_renewals` takes a number of 1 or more, such as `max_renewals = 30`")
+const MAX_RENEWALS: Counted = Counted {
+    zero: "`max_renewals` cannot be zero: write `renew = false` for a lock that is never renewed",
+    written: ("max_renewals = ", ""),
+    name: "max_renewals",
+    other: "`max_renewals` takes a number of 1 or more, such as `max_renewals = 30`",
+};
+
+/// Arguments that do not go together. Each is told at the one that is to go.
+fn conflicts(args: &Args, terms: &Terms, errors: &mut Errors) {
+    let given = |name: &str| args.get(name).map(|argument| &argument.name);
+    let (keys, owner) = (given("keys"), given("owner"));
+    if keys.is_some() {
+        if let Some(key) = given("key") {
+            errors.on(key, "`key` and `keys` exclude each other: write all keys into `keys`");
         }
-        _ => Ok(value.clone()),
+        if let Some(owner) = owner {
+            errors.on(
+                owner,
+                "several keys are locked exclusively: leave `owner` out, or lock one `key`",
+            );
+        }
+        if let (Some(name), Some(Mode::Read | Mode::Write | Mode::Semaphore(_))) = (given("mode"), &terms.mode) {
+            errors.on(
+                name,
+                "several keys are locked exclusively: leave `mode` out, or lock one `key`",
+            );
+        }
+        if let (Some(name), Some(true)) = (given("fair"), terms.fair) {
+            errors.on(
+                name,
+                "several keys have no common queue: leave `fair` out, or lock one `key`",
+            );
+        }
+    }
+    if let (Some(name), Some(_)) = (given("mode"), owner) {
+        errors.on(
+            name,
+            "`owner` is a mode of its own, in which the holders of one owner share the lock: leave `mode` out",
+        );
+    }
+    if let (Some(name), Some(true), Some(mode @ (Mode::Read | Mode::Semaphore(_)))) =
+        (given("fencing"), terms.fencing, &terms.mode)
+    {
+        errors.on(
+            name,
+            match mode {
+                Mode::Read => {
+                    "a fencing token tells one holder from the next, and there are many readers at once: leave `fencing` out, \
+                     and fence what is written under `mode = write`"
+                }
+                _ => {
+                    "a fencing token tells one holder from the next, and a semaphore has several at once: leave `fencing` out, \
+                     or lock exclusively"
+                }
+            },
+        );
+    }
+}
+
+/// The template of `owner`.
+fn owner(args: &Args, errors: &mut Errors) -> Option<Template> {
+    match args.value("owner", errors)? {
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text), ..
+        }) => Some(Template::parse(Makes::Owner, text, errors)),
+        value => {
+            errors.on(value, keys::unquoted("owner", value));
+            None
+        }
     }
 }
 
@@ -228,10 +299,12 @@ fn on_busy(args: &Args, errors: &mut Errors) -> Option<OnBusy> {
         return Some(match path.path.get_ident() {
             Some(word) if word == "error" => OnBusy::Error,
             Some(word) if word == "skip" => OnBusy::Skip,
+            Some(word) if word == "coalesce" => OnBusy::Coalesce,
             _ => OnBusy::Function(path.clone()),
         });
     }
-    let remedy = "`on_busy` takes `error`, `skip`, or the path of a function from `LockError` to the return type";
+    let remedy =
+        "`on_busy` takes `error`, `skip`, `coalesce`, or the path of a function from `LockError` to the return type";
     let word = match value {
         Expr::Lit(ExprLit {
             lit: Lit::Str(text), ..
@@ -314,36 +387,18 @@ fn krate(args: &Args, errors: &mut Errors) -> Path {
     }
 }
 
-fn template(args: &Args, errors: &mut Errors) -> Template {
-    match args.value("key", errors) {
-        None => Template::global(),
-        Some(Expr::Lit(ExprLit {
-            lit: Lit::Str(text), ..
-        })) => Template::parse(text, errors),
-        Some(value) => {
-            let example = match value {
-                Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
-                _ => None,
-            };
-            let example = example.map_or_else(|| args::usage("key").to_owned(), |name| format!("key = \"<{name}>\""));
-            errors.on(value, format!("`key` takes a template in quotes: write `{example}`"));
-            Template::global()
-        }
-    }
-}
-
 /// Finds what each name in the template means, and returns the names of parameters among them.
 fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, errors: &mut Errors) -> BTreeSet<String> {
     let mut used = Used {
         parameters,
         names: BTreeSet::new(),
     };
-    let span = template.span;
+    let (span, noun) = (template.span, template.makes.noun());
     for part in &mut template.parts {
         let Part::Insert(insert) = part else { continue };
         used.visit_expr(&insert.expr);
         if let Some(name) = template::base(&insert.expr).and_then(|base| base.path.get_ident())
-            && let Some(problem) = problem(name, parameters, sig)
+            && let Some(problem) = problem(noun, name, parameters, sig)
         {
             errors.at(span, problem);
         }
@@ -352,11 +407,11 @@ fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, er
     used.names
 }
 
-/// Why `name` means nothing in the key of this function.
-fn problem(name: &Ident, parameters: &Parameters, sig: &Signature) -> Option<String> {
+/// Why `name` means nothing in the key, or owner, of this function.
+fn problem(noun: &str, name: &Ident, parameters: &Parameters, sig: &Signature) -> Option<String> {
     let function = &sig.ident;
     if name == "self" {
-        let problem = format!("`self` in the key: `{function}` has no `self` parameter");
+        let problem = format!("`self` in the {noun}: `{function}` has no `self` parameter");
         return parameters.receiver.is_none().then_some(problem);
     }
     let constant = |param: &GenericParam| matches!(param, GenericParam::Const(param) if param.ident == *name);
@@ -379,10 +434,10 @@ fn problem(name: &Ident, parameters: &Parameters, sig: &Signature) -> Option<Str
     };
     Some(match suggest::nearest(&word, names()) {
         Some(near) => format!(
-            "unknown name `{word}` in the key: did you mean `{near}`? {}",
+            "unknown name `{word}` in the {noun}: did you mean `{near}`? {}",
             capitalised(&known)
         ),
-        None => format!("unknown name `{word}` in the key: {known}"),
+        None => format!("unknown name `{word}` in the {noun}: {known}"),
     })
 }
 

@@ -1,9 +1,14 @@
 //! Whether a function's return type has room for a lock error, as far as its words tell; the rest is left to rustc.
 
-use quote::ToTokens;
-use syn::{GenericArgument, Ident, PathArguments, ReturnType, Type};
+use proc_macro2::Span;
+use syn::visit::{self, Visit};
+use syn::{
+    GenericArgument, Ident, Lifetime, ParenthesizedGenericArguments, PathArguments, ReturnType, Type, TypeFnPtr,
+    TypeReference,
+};
 
 use crate::model::OnBusy;
+use crate::suggest::written as show;
 
 /// What the words of a type tell.
 enum Kind<'a> {
@@ -26,7 +31,15 @@ pub(crate) fn check(function: &Ident, output: Option<&Type>, on_busy: &OnBusy) -
         Some(output) => Err(syn::Error::new_spanned(output, message)),
         None => Err(syn::Error::new_spanned(function, message)),
     };
+    if let (OnBusy::Coalesce, Some(output)) = (on_busy, output) {
+        owned(output)?;
+    }
     match (on_busy, kind) {
+        (OnBusy::Coalesce, Kind::Unit | Kind::Option | Kind::Plain) => refuse(format!(
+            "`{function}` returns {shown}, which cannot carry a lock error: return `Result<{}, E>` where `E: From<LockError>`, \
+             of which `on_busy = coalesce` gives every caller a copy",
+            output.map_or_else(|| "()".to_owned(), show)
+        )),
         (OnBusy::Error, Kind::Unit | Kind::Option) => refuse(format!(
             "`{function}` returns {shown}, which cannot carry a lock error: return `Result<T, E>` where `E: From<LockError>`, \
              or give `on_busy = skip` to return without an error when another holder has the lock"
@@ -36,12 +49,17 @@ pub(crate) fn check(function: &Ident, output: Option<&Type>, on_busy: &OnBusy) -
              or give `on_busy = path::to::fn`, a function from `LockError` to {shown}",
             output.map_or_else(|| "()".to_owned(), show)
         )),
-        (OnBusy::Error | OnBusy::Skip, Kind::Result(_, Some(error))) if !matches!(self::kind(error), Kind::Unknown) => {
+        (OnBusy::Error | OnBusy::Skip | OnBusy::Coalesce, Kind::Result(_, Some(error)))
+            if !matches!(self::kind(error), Kind::Unknown) && !is_pointer(error) =>
+        {
+            let other = match on_busy {
+                OnBusy::Coalesce => "",
+                _ => ", or give `on_busy = path::to::fn`, a function from `LockError` to the return type",
+            };
             Err(syn::Error::new_spanned(
                 error,
                 format!(
-                    "`{}` cannot be made from a lock error: use an error type that implements `From<LockError>`, or give \
-                     `on_busy = path::to::fn`, a function from `LockError` to the return type",
+                    "`{}` cannot be made from a lock error: use an error type that implements `From<LockError>`{other}",
                     show(error)
                 ),
             ))
@@ -52,6 +70,41 @@ pub(crate) fn check(function: &Ident, output: Option<&Type>, on_busy: &OnBusy) -
         )),
         _ => Ok(()),
     }
+}
+
+/// Refuses what borrows: the result is kept for callers who may come from anywhere.
+fn owned(output: &Type) -> syn::Result<()> {
+    struct Borrows(Option<Span>);
+
+    impl<'ast> Visit<'ast> for Borrows {
+        fn visit_type_reference(&mut self, reference: &'ast TypeReference) {
+            if reference.lifetime.is_none() {
+                self.0.get_or_insert(reference.and_token.span);
+            }
+            visit::visit_type_reference(self, reference);
+        }
+
+        // `fn(&str)` and `dyn Fn(&str)` borrow when they are called.
+        fn visit_type_fn_ptr(&mut self, _: &'ast TypeFnPtr) {}
+
+        fn visit_parenthesized_generic_arguments(&mut self, _: &'ast ParenthesizedGenericArguments) {}
+
+        fn visit_lifetime(&mut self, lifetime: &'ast Lifetime) {
+            if lifetime.ident != "static" {
+                self.0.get_or_insert(lifetime.span());
+            }
+        }
+    }
+
+    let mut borrows = Borrows(None);
+    borrows.visit_type(output);
+    borrows.0.map_or(Ok(()), |span| {
+        Err(syn::Error::new(
+            span,
+            "`on_busy = coalesce` gives copies of the result to callers who may outlive what it borrows: return an owned value, \
+             such as `String` or `Arc<T>`",
+        ))
+    })
 }
 
 fn can_skip(kind: &Kind<'_>) -> bool {
@@ -102,6 +155,15 @@ fn kind(ty: &Type) -> Kind<'_> {
     }
 }
 
+/// `Arc<LockError>` is made from a lock error, as is any pointer to one.
+fn is_pointer(ty: &Type) -> bool {
+    let Type::Path(path) = ty else { return false };
+    path.path
+        .segments
+        .last()
+        .is_some_and(|last| last.ident == "Arc" || last.ident == "Rc")
+}
+
 fn types(arguments: &PathArguments) -> impl Iterator<Item = &Type> {
     let arguments = match arguments {
         PathArguments::AngleBracketed(arguments) => Some(&arguments.args),
@@ -119,23 +181,4 @@ pub(crate) fn output(output: &ReturnType) -> Option<&Type> {
         ReturnType::Default => None,
         ReturnType::Type(_, ty) => Some(ty),
     }
-}
-
-/// The type as a person would write it.
-fn show(ty: &Type) -> String {
-    let spaced = ty.to_token_stream().to_string();
-    let mut shown = spaced;
-    for (from, to) in [
-        (" < ", "<"),
-        ("< ", "<"),
-        (" <", "<"),
-        (" >", ">"),
-        (" ,", ","),
-        (" :: ", "::"),
-        ("& ", "&"),
-        (":: ", "::"),
-    ] {
-        shown = shown.replace(from, to);
-    }
-    shown
 }

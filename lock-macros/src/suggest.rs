@@ -1,4 +1,6 @@
-//! Finds the word that was probably meant.
+//! Finds the word that was probably meant, and writes code as a person would.
+
+use quote::ToTokens;
 
 /// The nearest of `candidates`, if it is near enough to be what was meant.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -18,6 +20,26 @@ pub(crate) fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
         .map(|word| format!("`{word}`"))
         .collect::<Vec<_>>()
         .join(", ")
+}
+
+/// Tokens as a person would write them.
+pub(crate) fn written(tokens: impl ToTokens) -> String {
+    let mut written = tokens.to_token_stream().to_string();
+    for (from, to) in [
+        (" < ", "<"),
+        ("< ", "<"),
+        (" <", "<"),
+        (" >", ">"),
+        (" ,", ","),
+        (" :: ", "::"),
+        ("& ", "&"),
+        (":: ", "::"),
+        (" . ", "."),
+        (" (", "("),
+    ] {
+        written = written.replace(from, to);
+    }
+    written
 }
 
 /// `itemId`, `item_id` and `ITEM_ID` are one word.

@@ -1,4 +1,4 @@
-//! The key template: literal text with `<expr>` where a value is inserted.
+//! The template of a key, or of an owner: literal text with `<expr>` where a value is inserted.
 //!
 //! `<<` and `>>` are literal brackets and braces have no meaning. A template that could make one key of two
 //! different calls is refused.
@@ -16,7 +16,25 @@ use crate::errors::Errors;
 const MAX_KEY: usize = 1024;
 const RESERVED: &str = "%lock-";
 
+/// What a template makes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Makes {
+    Key,
+    Owner,
+}
+
+impl Makes {
+    /// What it is called in messages.
+    pub(crate) fn noun(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::Owner => "owner",
+        }
+    }
+}
+
 pub(crate) struct Template {
+    pub(crate) makes: Makes,
     /// The template as it was written.
     pub(crate) text: String,
     pub(crate) span: Span,
@@ -42,6 +60,7 @@ impl Template {
     pub(crate) fn global() -> Self {
         let text = "global_lock".to_owned();
         Self {
+            makes: Makes::Key,
             parts: vec![Part::Text(text.clone())],
             text,
             span: Span::call_site(),
@@ -49,22 +68,31 @@ impl Template {
     }
 
     /// Reads the template; whatever is wrong goes into `errors`.
-    pub(crate) fn parse(literal: &LitStr, errors: &mut Errors) -> Self {
+    pub(crate) fn parse(makes: Makes, literal: &LitStr, errors: &mut Errors) -> Self {
         let mut template = Self {
+            makes,
             text: literal.value(),
             span: literal.span(),
             parts: Vec::new(),
         };
-        template.parts = split(&template.text, literal.span(), errors);
+        template.parts = template.split(errors);
         template.check(errors);
         template
     }
 
     fn check(&self, errors: &mut Errors) {
+        let noun = self.makes.noun();
         if self.text.is_empty() {
             errors.at(
                 self.span,
-                "the key is empty: name what is to be locked, such as `key = \"inventory:<item_id>\"`",
+                match self.makes {
+                    Makes::Key => {
+                        "the key is empty: name what is to be locked, such as `key = \"inventory:<item_id>\"`"
+                    }
+                    Makes::Owner => {
+                        "the owner is empty: name whose holders share the lock, such as `owner = \"<workflow_id>\"`"
+                    }
+                },
             );
         }
         let length: usize = self
@@ -78,10 +106,12 @@ impl Template {
         if length > MAX_KEY {
             errors.at(
                 self.span,
-                format!("the key has {length} bytes and at most {MAX_KEY} are allowed"),
+                format!("the {noun} has {length} bytes and at most {MAX_KEY} are allowed"),
             );
         }
-        if matches!(self.parts.first(), Some(Part::Text(text)) if text.starts_with(RESERVED)) {
+        if self.makes == Makes::Key
+            && matches!(self.parts.first(), Some(Part::Text(text)) if text.starts_with(RESERVED))
+        {
             errors.at(
                 self.span,
                 format!("keys that start with `{RESERVED}` are kept for the library: choose another name"),
@@ -93,6 +123,7 @@ impl Template {
     /// Values never contain a [separator](separates) after encoding, so a separator between two of them keeps their
     /// tuples apart. Without one, `"1"-"2-3"` and `"1-2"-"3"` would be one key.
     fn check_injective(&self, errors: &mut Errors) {
+        let noun = self.makes.noun();
         let mut before: Option<&Insert> = None;
         let mut between = "";
         for part in &self.parts {
@@ -109,7 +140,7 @@ impl Template {
                         errors.at(
                             self.span,
                             format!(
-                                "`<{left}>{between}<{right}>`: two different calls could make the same key. Put a `:` between them, \
+                                "`<{left}>{between}<{right}>`: two different calls could make the same {noun}. Put a `:` between them, \
                                  `<{left}>:<{right}>`, or write `<{left}:raw>` if its values can never be mistaken"
                             ),
                         );
@@ -120,53 +151,90 @@ impl Template {
             }
         }
     }
+
+    fn split(&self, errors: &mut Errors) -> Vec<Part> {
+        let (noun, span) = (self.makes.noun(), self.span);
+        let mut parts = Vec::new();
+        let mut text = String::new();
+        let mut rest = self.text.as_str();
+        while let Some(at) = rest.find(['<', '>']) {
+            let (plain, tail) = rest.split_at(at);
+            text.push_str(plain);
+            if let Some(tail) = tail.strip_prefix("<<") {
+                text.push('<');
+                rest = tail;
+            } else if let Some(tail) = tail.strip_prefix(">>") {
+                text.push('>');
+                rest = tail;
+            } else if let Some(tail) = tail.strip_prefix('>') {
+                errors.at(
+                    span,
+                    format!("a `>` in the {noun} closes nothing: write `>>` for a `>` as text"),
+                );
+                rest = tail;
+            } else {
+                let Some(end) = closing(tail) else {
+                    errors.at(
+                        span,
+                        format!(
+                            "`{tail}` in the {noun} is not closed: write `<name>` to insert a value, `<<` for a `<` as text"
+                        ),
+                    );
+                    rest = "";
+                    break;
+                };
+                if !text.is_empty() {
+                    parts.push(Part::Text(std::mem::take(&mut text)));
+                }
+                parts.extend(errors.take(self.insert(&tail[1..end])).map(Part::Insert));
+                rest = &tail[end + 1..];
+            }
+        }
+        text.push_str(rest);
+        if !text.is_empty() {
+            parts.push(Part::Text(text));
+        }
+        parts
+    }
+
+    fn insert(&self, inside: &str) -> syn::Result<Insert> {
+        let (noun, span) = (self.makes.noun(), self.span);
+        let refuse = |message: String| Err(syn::Error::new(span, message));
+        let whole = inside.trim();
+        let (source, raw) = match whole.rsplit_once(':') {
+            Some((source, "raw")) if !source.ends_with(':') => (source.trim_end(), true),
+            Some((source, suffix)) if !source.ends_with(':') && !suffix.contains([')', ']', '>']) => {
+                return refuse(format!(
+                    "`<{whole}>` in the {noun}: `:{suffix}` is unknown; write `<{source}>`, or `<{source}:raw>` to insert the value without encoding"
+                ));
+            }
+            _ => (whole, false),
+        };
+        if source.is_empty() {
+            return refuse(format!(
+                "`<{inside}>` in the {noun} inserts nothing: write a parameter's name between the brackets, or `<<` and `>>` for brackets as text"
+            ));
+        }
+        let expr = TokenStream::from_str(source)
+            .ok()
+            .and_then(|tokens| syn::parse2::<Expr>(respan(tokens, span)).ok());
+        match expr {
+            Some(expr) if base(&expr).is_some() => Ok(Insert {
+                source: source.to_owned(),
+                expr,
+                raw,
+            }),
+            _ => refuse(format!(
+                "`<{source}>` is not what the {noun} can insert: write a parameter, a field of it, a method call on it, `self.…`, or a constant"
+            )),
+        }
+    }
 }
 
 /// Whether `c` never stands in an inserted value: what the runtime's `KeyBuilder::value` encodes, without `%`,
 /// which encoding itself writes.
 fn separates(c: char) -> bool {
     matches!(c, ':' | '{' | '}' | '<' | '>') || c.is_whitespace() || c.is_control()
-}
-
-fn split(template: &str, span: Span, errors: &mut Errors) -> Vec<Part> {
-    let mut parts = Vec::new();
-    let mut text = String::new();
-    let mut rest = template;
-    while let Some(at) = rest.find(['<', '>']) {
-        let (plain, tail) = rest.split_at(at);
-        text.push_str(plain);
-        if let Some(tail) = tail.strip_prefix("<<") {
-            text.push('<');
-            rest = tail;
-        } else if let Some(tail) = tail.strip_prefix(">>") {
-            text.push('>');
-            rest = tail;
-        } else if let Some(tail) = tail.strip_prefix('>') {
-            errors.at(span, "a `>` in the key closes nothing: write `>>` for a `>` as text");
-            rest = tail;
-        } else {
-            let Some(end) = closing(tail) else {
-                errors.at(
-                    span,
-                    format!(
-                        "`{tail}` in the key is not closed: write `<name>` to insert a value, `<<` for a `<` as text"
-                    ),
-                );
-                rest = "";
-                break;
-            };
-            if !text.is_empty() {
-                parts.push(Part::Text(std::mem::take(&mut text)));
-            }
-            parts.extend(errors.take(insert(&tail[1..end], span)).map(Part::Insert));
-            rest = &tail[end + 1..];
-        }
-    }
-    text.push_str(rest);
-    if !text.is_empty() {
-        parts.push(Part::Text(text));
-    }
-    parts
 }
 
 /// Where the bracket that opens `tail` is closed; those of a type argument (`id.get::<u8>()`) nest.
@@ -180,38 +248,6 @@ fn closing(tail: &str) -> Option<usize> {
         }
         (depth == 0).then_some(at)
     })
-}
-
-fn insert(inside: &str, span: Span) -> syn::Result<Insert> {
-    let refuse = |message: String| Err(syn::Error::new(span, message));
-    let whole = inside.trim();
-    let (source, raw) = match whole.rsplit_once(':') {
-        Some((source, "raw")) if !source.ends_with(':') => (source.trim_end(), true),
-        Some((source, suffix)) if !source.ends_with(':') && !suffix.contains([')', ']', '>']) => {
-            return refuse(format!(
-                "`<{whole}>` in the key: `:{suffix}` is unknown; write `<{source}>`, or `<{source}:raw>` to insert the value without encoding"
-            ));
-        }
-        _ => (whole, false),
-    };
-    if source.is_empty() {
-        return refuse(format!(
-            "`<{inside}>` in the key inserts nothing: write a parameter's name between the brackets, or `<<` and `>>` for brackets as text"
-        ));
-    }
-    let expr = TokenStream::from_str(source)
-        .ok()
-        .and_then(|tokens| syn::parse2::<Expr>(respan(tokens, span)).ok());
-    match expr {
-        Some(expr) if base(&expr).is_some() => Ok(Insert {
-            source: source.to_owned(),
-            expr,
-            raw,
-        }),
-        _ => refuse(format!(
-            "`<{source}>` is not what a key can insert: write a parameter, a field of it, a method call on it, `self.…`, or a constant"
-        )),
-    }
 }
 
 /// The path that an insertable expression starts with.
@@ -253,7 +289,7 @@ mod tests {
 
     fn parse(text: &str) -> Result<Vec<String>, Vec<String>> {
         let mut errors = Errors::default();
-        let template = Template::parse(&LitStr::new(text, Span::call_site()), &mut errors);
+        let template = Template::parse(Makes::Key, &LitStr::new(text, Span::call_site()), &mut errors);
         match errors.into_result() {
             Ok(()) => Ok(template
                 .parts
@@ -317,11 +353,11 @@ mod tests {
             ("a:< >", "inserts nothing"),
             ("a:<:raw>", "inserts nothing"),
             ("a:<id:08>", "`:08` is unknown; write `<id>`"),
-            ("a:<id + 1>", "is not what a key can insert"),
-            ("a:<hash(id)>", "is not what a key can insert"),
-            ("a:<\"id\">", "is not what a key can insert"),
-            ("a:<id?>", "is not what a key can insert"),
-            ("a:<item id>", "is not what a key can insert"),
+            ("a:<id + 1>", "is not what the key can insert"),
+            ("a:<hash(id)>", "is not what the key can insert"),
+            ("a:<\"id\">", "is not what the key can insert"),
+            ("a:<id?>", "is not what the key can insert"),
+            ("a:<item id>", "is not what the key can insert"),
             ("<a><b>", "two different calls"),
             ("<a>-<b>", "Put a `:` between them, `<a>:<b>`"),
             ("<a>%<b>", "two different calls"),

@@ -7,16 +7,18 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::clock::Moment;
 use crate::contend::{Seen, Step};
-use crate::context;
+use crate::context::{self, HeldLock, Relation};
 use crate::engine::{Engine, Timer};
 use crate::error::LockError;
 use crate::guard::Guard;
 use crate::held::{Grant, Granted, Held, Terms};
 use crate::holder::Holder;
+use crate::key::{Keys, MAX_KEY, Names};
 use crate::line::{Came, Entered, News, Passed, Place, Waiting};
 use crate::manager::Shared;
+use crate::order;
 use crate::releaser::release_later;
-use crate::store::{Fence, StoreError};
+use crate::store::{Fence, Mode, StoreError};
 use crate::watchdog::Watchdog;
 
 /// The shortest lease that can be asked for.
@@ -29,8 +31,8 @@ pub const MAX_LEASE: Duration = Duration::from_secs(366 * 86_400);
 
 /// One acquisition, as asked for.
 pub(crate) struct Wanted {
-    /// The key as the user knows it.
-    pub(crate) name: String,
+    pub(crate) mode: Mode,
+    pub(crate) reentrant: bool,
     /// The template it was made from, where there is one.
     pub(crate) template: &'static str,
     /// Who asks, for the stored value.
@@ -41,6 +43,38 @@ pub(crate) struct Wanted {
     pub(crate) fair: bool,
 }
 
+impl Wanted {
+    fn check(&self, names: &Names, manager: &Shared) -> Result<(), LockError> {
+        let key = || names.first.as_str().into();
+        let lease = self.terms.lease;
+        // A server takes even an expiry that never comes: then the key would stay for ever.
+        let spans = [self.terms.at_least, self.terms.lock_delay];
+        let invalid = if !(MIN_LEASE..=MAX_LEASE).contains(&lease) || manager.margins.validity(lease).is_zero() {
+            Some(lease)
+        } else {
+            spans.into_iter().find(|span| *span > MAX_LEASE)
+        };
+        if let Some(lease) = invalid {
+            return Err(LockError::InvalidLease { key: key(), lease });
+        }
+        let several = !names.others.is_empty();
+        let problem = match &self.mode {
+            Mode::Semaphore(0) => "a semaphore has at least one permit; give one or more",
+            Mode::Read | Mode::Semaphore(_) if self.fencing => {
+                "a fencing token tells one holder from the next, and in this mode there are many at once; leave `fencing` out"
+            }
+            Mode::Owner(owner) if owner.is_empty() => "the owner's name is empty; give one that is not",
+            Mode::Owner(owner) if owner.len() > MAX_KEY => {
+                "the owner's name is longer than 1,024 bytes; give a shorter one"
+            }
+            mode if several && *mode != Mode::Exclusive => "several keys are locked exclusively; leave the mode out",
+            _ if several && self.fair => "several keys have no common queue; leave `fair` out",
+            _ => return Ok(()),
+        };
+        Err(LockError::InvalidMode { key: key(), problem })
+    }
+}
+
 /// Takes a lock.
 ///
 /// Cancel safe: dropped at any await it leaves nothing behind, since an attempt under way is then released.
@@ -48,11 +82,16 @@ pub(crate) struct Wanted {
 #[allow(clippy::manual_async_fn)]
 pub(crate) fn acquire<T: 'static>(
     manager: Arc<Shared>,
-    wanted: Result<Wanted, LockError>,
+    wanted: Result<(Names, Wanted), LockError>,
     wrap: fn(Guard) -> T,
 ) -> impl Future<Output = Result<T, LockError>> + Send + 'static {
     async move {
-        let acquisition = Acquisition::new(manager, wanted?)?;
+        let (names, wanted) = wanted?;
+        let mut acquisition = Acquisition::new(manager, names, wanted)?;
+        if let Some(guard) = acquisition.within.take() {
+            // Boxed, since it is rare.
+            return Box::pin(nested(*guard, acquisition.wanted.fencing)).await.map(wrap);
+        }
         let mut seen = Seen::default();
         let result = acquisition.take(&mut seen).await;
         acquisition.record(&seen, result.as_ref());
@@ -60,12 +99,24 @@ pub(crate) fn acquire<T: 'static>(
     }
 }
 
+/// Passes through a lock that the call tree holds.
+async fn nested(guard: Guard, fencing: bool) -> Result<Guard, LockError> {
+    if fencing {
+        HeldLock::new(Arc::clone(guard.held())).fence().await?;
+    }
+    Ok(guard)
+}
+
 /// One call on its way to its lock.
 pub(crate) struct Acquisition {
     pub(crate) manager: Arc<Shared>,
     pub(crate) wanted: Wanted,
     pub(crate) key: Arc<str>,
+    /// The other keys of a call that wants several, behind the first in order.
+    pub(crate) others: Box<[Arc<str>]>,
     parent: Option<Arc<Held>>,
+    /// Where the call tree has the lock, and the call may pass through.
+    within: Option<Box<Guard>>,
     pub(crate) timer: Timer,
     watchdog: Arc<Watchdog>,
     span: tracing::Span,
@@ -75,39 +126,42 @@ pub(crate) struct Acquisition {
 }
 
 impl Acquisition {
-    fn new(manager: Arc<Shared>, mut wanted: Wanted) -> Result<Self, LockError> {
+    fn new(manager: Arc<Shared>, names: Names, wanted: Wanted) -> Result<Self, LockError> {
         let span = tracing::debug_span!(
             "distributed_lock",
             template = wanted.template,
-            key = %wanted.name,
+            key = %names.first,
             wait = tracing::field::Empty,
             attempts = tracing::field::Empty,
             holder = tracing::field::Empty,
             fence = tracing::field::Empty,
             outcome = tracing::field::Empty,
         );
-        let lease = wanted.terms.lease;
-        // A server takes even an expiry that never comes: then the key would stay for ever.
-        let at_least = wanted.terms.at_least;
-        let invalid = if !(MIN_LEASE..=MAX_LEASE).contains(&lease) || manager.margins.validity(lease).is_zero() {
-            Some(lease)
-        } else {
-            Some(at_least).filter(|at_least| *at_least > MAX_LEASE)
-        };
-        if let Some(lease) = invalid {
-            return Err(LockError::InvalidLease {
-                key: wanted.name.into(),
-                lease,
-            });
-        }
+        wanted.check(&names, &manager)?;
         // In place: there is room for the prefix in most keys.
-        let mut key = std::mem::take(&mut wanted.name);
-        key.insert_str(0, &manager.prefix);
-        let key: Arc<str> = key.into();
-        let name = || key.get(manager.prefix.len()..).unwrap_or(&key).into();
+        let whole = |mut key: String| {
+            key.insert_str(0, &manager.prefix);
+            Arc::<str>::from(key)
+        };
+        let key = whole(names.first);
+        let others: Box<[_]> = names.others.into_iter().map(whole).collect();
+        let name = || manager.name(&key).into();
         let parent = context::innermost();
-        if context::holds(parent.as_ref(), &manager, &key) {
-            return Err(LockError::WouldDeadlock { key: name() });
+        let mut within = None;
+        if parent.is_some() {
+            let keys = Keys {
+                first: &key,
+                others: &others,
+            };
+            match context::relation(&manager, keys, &wanted.mode, wanted.reentrant) {
+                Relation::None => {}
+                Relation::Within(outer) => within = Guard::nested(outer, wanted.terms.on_lost).map(Box::new),
+                Relation::Deadlock => return Err(LockError::WouldDeadlock { key: name() }),
+            }
+            // Who does not wait closes no circle.
+            if within.is_none() && !wanted.wait.is_zero() {
+                order::note(wanted.template, wanted.function);
+            }
         }
         let (watchdog, timer) = manager.pace();
         if timer == Timer::Engine
@@ -124,7 +178,9 @@ impl Acquisition {
             manager,
             wanted,
             key,
+            others,
             parent,
+            within,
             timer,
             watchdog,
             span,
@@ -132,8 +188,12 @@ impl Acquisition {
     }
 
     async fn take(&self, seen: &mut Seen) -> Result<Won, LockError> {
-        // Fair calls stand in the store's queue, each for itself.
-        let place = if self.wanted.fair {
+        if !self.others.is_empty() {
+            let grant = Box::pin(self.take_all(seen)).await?;
+            return Ok(Won { grant, place: None });
+        }
+        // Calls that are fair, or of a mode that several may hold, stand in the store's queue, each for itself.
+        let place = if self.wanted.fair || self.wanted.mode != Mode::Exclusive {
             None
         } else if self.wanted.wait.is_zero() {
             Place::enter_if_free(&self.manager, &self.key)
@@ -236,6 +296,10 @@ impl Acquisition {
         let granted = Granted {
             grant: won.grant,
             key: self.key,
+            others: self.others,
+            mode: self.wanted.mode,
+            template: self.wanted.template,
+            function: self.wanted.function,
             terms: self.wanted.terms,
             watchdog: self.watchdog,
             parent: self.parent,
@@ -250,7 +314,14 @@ impl Acquisition {
     }
 
     pub(crate) fn name(&self) -> Box<str> {
-        self.key.get(self.manager.prefix.len()..).unwrap_or(&self.key).into()
+        self.keys().name(&self.manager.prefix)
+    }
+
+    pub(crate) fn keys(&self) -> Keys<'_> {
+        Keys {
+            first: &self.key,
+            others: &self.others,
+        }
     }
 
     fn record(&self, seen: &Seen, result: Result<&Won, &LockError>) {
@@ -308,7 +379,7 @@ mod tests {
         let locks = LockManager::builder("memory://").build()?;
         let waiting = size_of_val(&locks.lock("k").acquire());
         // Thousands may wait for one key: their memory is this, and what the runtime adds to a task.
-        assert!(waiting <= 1_024, "{waiting} bytes");
+        assert!(waiting <= 1_040, "{waiting} bytes");
         Ok(())
     }
 }

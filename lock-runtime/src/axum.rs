@@ -19,9 +19,10 @@ impl IntoResponse for LockError {
             ),
             Self::Store { .. } | Self::Closed { .. } | Self::Hung { .. } => (503, "locks are not available, try again"),
             Self::InvalidKey { .. } => (400, "a value in the request cannot be used in a lock key"),
-            Self::WouldDeadlock { .. } | Self::InvalidLease { .. } | Self::NotConfigured { .. } => {
-                (500, "locks are not set up correctly")
-            }
+            Self::WouldDeadlock { .. }
+            | Self::InvalidLease { .. }
+            | Self::InvalidMode { .. }
+            | Self::NotConfigured { .. } => (500, "locks are not set up correctly"),
         };
         tracing::debug!(error = %self, status, "lock error answered");
         let mut response = text.into_response();

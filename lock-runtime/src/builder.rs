@@ -1,20 +1,21 @@
 //! Settings of a manager.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::clock::{BootClock, Clock, TokioClock};
+use crate::coalesce::Flights;
 use crate::engine::{Engine, Timer};
 use crate::error::LockError;
 use crate::line::{Handover, Lines};
 use crate::manager::{Defaults, LockManager, Margins, Pace, Shared};
 use crate::stats::Counters;
 use crate::store::memory::MemoryStore;
-use crate::store::redis::{RedisSettings, RedisStore};
-use crate::store::{LockStore, StoreError};
-use crate::watchdog::{Watchdog, hint_receiver};
+use crate::store::redis::{OldNeighbourStore, RedisSettings, RedisStore};
+use crate::store::{LockStore, LossReceiver, StoreError};
+use crate::watchdog::Watchdog;
 
 /// Makes a [`LockManager`]. Started by [`LockManager::builder`].
 ///
@@ -43,6 +44,9 @@ pub struct LockManagerBuilder {
     redis: RedisSettings,
     shutdown_grace: Duration,
     handover: Handover,
+    old_neighbours: bool,
+    #[cfg(feature = "testing")]
+    record: Option<Arc<crate::testing::Record>>,
 }
 
 /// Without the URL, which may carry a password.
@@ -74,6 +78,9 @@ impl LockManagerBuilder {
             redis: RedisSettings::default(),
             shutdown_grace: Duration::from_secs(10),
             handover: Handover::default(),
+            old_neighbours: false,
+            #[cfg(feature = "testing")]
+            record: None,
         }
     }
 
@@ -111,6 +118,28 @@ impl LockManagerBuilder {
     /// The pauses between attempts where nothing tells when to try again: the store is out of reach, or has no queue.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
+        self
+    }
+
+    /// Share the locks with services that still use the lock of before Redis 2.6.12: `SETNX <key>_lock <when it ends, in ms since
+    /// 1970>`, taken over by `GETSET` once it has ended. Such services can then be moved over one at a time. Every manager
+    /// that is to exclude them needs this; off unless said otherwise. The [`prefix`](Self::prefix) is what their names start
+    /// with, most often nothing.
+    ///
+    /// Their pattern permits what ours does not:
+    /// - A lock ends when the clock of whoever looks at it says so. A neighbour whose clock is ahead takes over what is still
+    ///   held; where that is ours it is lost, and the body cancelled as soon as it is noticed. While the lease is renewed,
+    ///   at least a third of it is left, so clocks that are ahead by less do no harm. For what is not renewed, give the
+    ///   difference as [`skew`](Self::skew).
+    /// - Neighbours do not renew, and do not stop what they do when their time is over.
+    /// - Of several that take over what has ended, those that come late overwrite the winner's time by their own. A winner of
+    ///   ours has then lost the lock.
+    ///
+    /// Ours take, renew and release in one step, by the server's clock, and are cancelled before their time is over. They cannot
+    /// be `fair` or in a shared mode, and look again after a [pause](Self::backoff) instead of being woken. A key that holds
+    /// no time in ms is [`LockError::Store`] and stays as it is.
+    pub fn old_neighbours(mut self) -> Self {
+        self.old_neighbours = true;
         self
     }
 
@@ -168,6 +197,13 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Has a testing kit's record kept of the locks taken.
+    #[cfg(feature = "testing")]
+    pub(crate) fn record(mut self, record: &Arc<crate::testing::Record>) -> Self {
+        self.record = Some(Arc::clone(record));
+        self
+    }
+
     /// The manager. It connects on first use; [`LockManager::check`] does so at once.
     ///
     /// # Errors
@@ -179,8 +215,13 @@ impl LockManagerBuilder {
         };
         Engine::get().map_err(StoreError::permanent).map_err(store_error)?;
         let store: Arc<dyn LockStore> = match self.store {
+            Some(_) if self.old_neighbours => return Err(store_error(no_neighbours())),
             Some(store) => store,
+            None if self.url.starts_with("memory:") && self.old_neighbours => return Err(store_error(no_neighbours())),
             None if self.url.starts_with("memory:") => Arc::new(MemoryStore::new()),
+            None if self.old_neighbours => {
+                Arc::new(OldNeighbourStore::new(&self.url, &self.prefix, &self.redis).map_err(store_error)?)
+            }
             None => Arc::new(RedisStore::new(&self.url, &self.prefix, &self.redis).map_err(store_error)?),
         };
         let (clock, pace): (Arc<dyn Clock>, _) = match self.clock {
@@ -200,26 +241,42 @@ impl LockManagerBuilder {
             }
             None => (Arc::new(BootClock), Pace::Engine(Watchdog::global())),
         };
-        // A store that reports losses is no store for paused clocks.
-        let (Pace::Engine(watchdog) | Pace::Virtual { engine: watchdog, .. }) = &pace;
-        let receiver = hint_receiver(Arc::downgrade(watchdog), Arc::downgrade(&store));
-        let reports_losses = store.report_losses(receiver);
-        Ok(LockManager::new(Arc::new(Shared {
-            store,
-            prefix: self.prefix,
-            defaults: self.defaults,
-            backoff: self.backoff,
-            margins: Margins { skew: self.skew },
-            clock,
-            pace,
-            reports_losses,
-            response_timeout: self.redis.response_timeout,
-            shutdown_grace: self.shutdown_grace,
-            stats: Counters::default(),
-            held: tokio_util::task::TaskTracker::new(),
-            closed: tokio_util::sync::CancellationToken::new(),
-            handover: self.handover,
-            lines: Lines::default(),
-        })))
+        let manager = |shared: &Weak<Shared>| {
+            let reports_losses = store.report_losses(hint_receiver(Weak::clone(shared)));
+            Shared {
+                store,
+                prefix: self.prefix,
+                defaults: self.defaults,
+                backoff: self.backoff,
+                margins: Margins { skew: self.skew },
+                clock,
+                pace,
+                reports_losses,
+                response_timeout: self.redis.response_timeout,
+                shutdown_grace: self.shutdown_grace,
+                stats: Counters::default(),
+                held: tokio_util::task::TaskTracker::new(),
+                closed: tokio_util::sync::CancellationToken::new(),
+                handover: self.handover,
+                flights: Flights::default(),
+                lines: Lines::default(),
+                #[cfg(feature = "testing")]
+                record: self.record,
+            }
+        };
+        Ok(LockManager::new(Arc::new_cyclic(manager)))
     }
+}
+
+fn no_neighbours() -> StoreError {
+    StoreError::permanent("`old_neighbours` are found on a Redis server only; give its URL, or leave them out")
+}
+
+/// A receiver for a store's hints that does not keep the manager or the store alive.
+fn hint_receiver(manager: Weak<Shared>) -> LossReceiver {
+    Arc::new(move |hint| {
+        if let Some(manager) = manager.upgrade() {
+            manager.hint(&hint);
+        }
+    })
 }

@@ -32,7 +32,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    fn knows_nothing(&self) -> bool {
+    pub(crate) fn knows_nothing(&self) -> bool {
         self.news.holder.is_none() && self.news.error.is_none()
     }
 
@@ -50,6 +50,21 @@ pub(crate) enum Step {
     Queue,
     /// Try again after a pause.
     Pause,
+}
+
+/// How a place in the store's queue has ended.
+pub(crate) enum Queuing {
+    Handed(Handed),
+    Over(Step),
+}
+
+/// What the store's queue has handed over.
+pub(crate) struct Handed {
+    pub(crate) pending: Pending,
+    since: Moment,
+    /// The lease for now.
+    lease: Duration,
+    fence: Option<u64>,
 }
 
 impl Acquisition {
@@ -80,10 +95,7 @@ impl Acquisition {
             let step = if let Some(step) = first.take() {
                 step
             } else {
-                // Later than that an attempt would only keep others out for a moment.
-                let knows = seen.attempts > 0 || !seen.knows_nothing();
-                let over = knows && self.left(self.manager.clock.now()).is_zero();
-                if over || self.manager.closed.is_cancelled() {
+                if self.is_over(seen) {
                     return Err(self.give_up(seen));
                 }
                 if seen.queues {
@@ -113,7 +125,13 @@ impl Acquisition {
         }
     }
 
-    async fn rest(&self, pause: Duration) {
+    /// Whether there is to be no further attempt: it would only keep others out for a moment.
+    pub(crate) fn is_over(&self, seen: &Seen) -> bool {
+        let knows = seen.attempts > 0 || !seen.knows_nothing();
+        self.manager.closed.is_cancelled() || knows && self.left(self.manager.clock.now()).is_zero()
+    }
+
+    pub(crate) async fn rest(&self, pause: Duration) {
         tokio::select! {
             biased;
             () = self.manager.closed.cancelled() => {}
@@ -135,7 +153,7 @@ impl Acquisition {
     /// Begins an attempt: from here until its outcome is known, being dropped means to release.
     fn ask(&self, seen: &mut Seen) -> Result<(Pending, Moment), StoreError> {
         seen.attempts += 1;
-        let lease = self.wanted.terms.lease;
+        let lease = self.wanted.terms.time_to_live();
         let pending = Pending::arm(&self.manager, &self.key, self.value()?, lease, None);
         Ok((pending, self.manager.clock.now()))
     }
@@ -144,7 +162,7 @@ impl Acquisition {
         AcquireRequest {
             key: &self.key,
             value: pending.value(),
-            lease: self.wanted.terms.lease,
+            lease: self.wanted.terms.time_to_live(),
             fence: self.wanted.fencing,
             // On the cheap path only where the answer is of use: for the next pause, or to whoever tries just once.
             tell_remaining: seen.attempts > 1 || self.wanted.wait.is_zero(),
@@ -176,35 +194,44 @@ impl Acquisition {
             }
             Some(Err(error)) => Self::failed(seen, pending, error),
             None => {
-                // The end of `wait` cuts the last attempt short; what the store said before is then still the
-                // answer.
-                if seen.knows_nothing() || self.budget(sent) >= self.manager.response_timeout {
-                    let limit = "the response time-out, or the rest of `wait`";
-                    seen.news.error = Some(match pending.receipt().connection() {
-                        None => StoreError::transient(format!("no connection within {limit}")),
-                        Some(_) => StoreError::unknown(format!("no answer within {limit}")),
-                    });
-                }
+                self.unanswered(seen, &pending, sent);
                 Ok(Step::Pause)
             }
         }
     }
 
+    /// Notes that an attempt had no answer in time.
+    pub(crate) fn unanswered(&self, seen: &mut Seen, pending: &Pending, sent: Moment) {
+        // The end of `wait` cuts the last attempt short; what the store said before is then still the answer.
+        if seen.knows_nothing() || self.budget(sent) >= self.manager.response_timeout {
+            let limit = "the response time-out, or the rest of `wait`";
+            seen.news.error = Some(match pending.receipt().connection() {
+                None => StoreError::transient(format!("no connection within {limit}")),
+                Some(_) => StoreError::unknown(format!("no answer within {limit}")),
+            });
+        }
+    }
+
     /// Waits in the store's queue.
     async fn stand_in_queue(&self, seen: &mut Seen) -> Result<Step, StoreError> {
+        match self.queue_for(&self.key, self.wanted.fencing, seen).await? {
+            Queuing::Handed(handed) => self.handed(seen, handed).await,
+            Queuing::Over(step) => Ok(step),
+        }
+    }
+
+    /// Waits in the store's queue for one key.
+    pub(crate) async fn queue_for(&self, key: &Arc<str>, fence: bool, seen: &mut Seen) -> Result<Queuing, StoreError> {
         seen.attempts += 1;
-        let Terms { lease, .. } = self.wanted.terms;
-        let queued = Queued {
-            lease,
-            fence: self.wanted.fencing,
-        };
-        let pending = Pending::arm(&self.manager, &self.key, self.value()?, lease, Some(queued));
+        let lease = self.wanted.terms.time_to_live();
+        let queued = Queued { lease, fence };
+        let pending = Pending::arm(&self.manager, key, self.value()?, lease, Some(queued));
         let sighting = Sighting::default();
         let request = QueueRequest {
-            key: &self.key,
+            key,
             value: pending.value(),
             lease,
-            fence: self.wanted.fencing,
+            fence,
             clock: &self.manager.clock,
             receipt: pending.receipt(),
             sighting: &sighting,
@@ -226,27 +253,41 @@ impl Acquisition {
                 error: None,
             };
         }
-        match turn {
-            Some(Ok(Turn::Granted { fence, since, lease })) => self.handed(seen, pending, since, lease, fence).await,
-            Some(Ok(Turn::Lapsed)) => Ok(seen.lapsed()),
+        Ok(Queuing::Over(match turn {
+            Some(Ok(Turn::Granted { fence, since, lease })) => {
+                return Ok(Queuing::Handed(Handed {
+                    pending,
+                    since,
+                    lease,
+                    fence,
+                }));
+            }
+            Some(Ok(Turn::Lapsed)) => seen.lapsed(),
             Some(Ok(Turn::Unavailable)) => {
                 seen.attempts -= 1;
-                Ok(Step::Pause)
+                Step::Pause
             }
-            Some(Err(error)) => Self::failed(seen, pending, error),
+            Some(Err(error)) => Self::failed(seen, pending, error)?,
             None => {
                 // As for an attempt: what the store said before is still the answer.
                 let cut_short = left < self.manager.response_timeout && !seen.knows_nothing();
                 if pending.receipt().unanswered_on().is_some() && !cut_short {
                     seen.news.error = Some(StoreError::unknown("no answer within the rest of `wait`"));
                 }
-                Ok(Step::Pause)
+                Step::Pause
             }
-        }
+        }))
     }
 
     /// The lock is this call's since `since`, for now with this lease.
-    fn granted(&self, seen: &mut Seen, pending: Pending, since: Moment, lease: Duration, fence: Option<u64>) -> Step {
+    pub(crate) fn granted(
+        &self,
+        seen: &mut Seen,
+        pending: Pending,
+        since: Moment,
+        lease: Duration,
+        fence: Option<u64>,
+    ) -> Step {
         if self.manager.closed.is_cancelled() {
             return Step::Pause;
         }
@@ -279,15 +320,14 @@ impl Acquisition {
 
     /// The store's queue has come to this call. What it was handed is good for a short time, in which the body can begin; if
     /// too much of that is over, it is renewed before.
-    async fn handed(
-        &self,
-        seen: &mut Seen,
-        pending: Pending,
-        since: Moment,
-        lease: Duration,
-        fence: Option<u64>,
-    ) -> Result<Step, StoreError> {
-        let wanted = self.wanted.terms.lease;
+    async fn handed(&self, seen: &mut Seen, handed: Handed) -> Result<Step, StoreError> {
+        let Handed {
+            pending,
+            since,
+            lease,
+            fence,
+        } = handed;
+        let Terms { lease: wanted, .. } = self.wanted.terms;
         let fence = match fence {
             // The word that brought it may have been lost.
             None if self.wanted.fencing => {
@@ -301,14 +341,16 @@ impl Acquisition {
             fence => fence,
         };
         let now = self.manager.clock.now();
-        let left = self.manager.margins.deadline(since, lease).since(now);
-        if left >= lease / SECURE_BELOW {
-            return Ok(self.granted(seen, pending, since, lease, fence));
+        let left = self.manager.margins.deadline(since, lease.min(wanted)).since(now);
+        // What was handed over for a short time lacks the delay.
+        let whole = self.wanted.terms.lock_delay.is_zero() || lease >= self.wanted.terms.time_to_live();
+        if whole && left >= lease.min(wanted) / SECURE_BELOW {
+            return Ok(self.granted(seen, pending, since, lease.min(wanted), fence));
         }
         let request = [RenewRequest {
             key: Arc::clone(&self.key),
             value: Arc::clone(pending.value()),
-            extend: Some(wanted),
+            extend: Some(self.wanted.terms.time_to_live()),
         }];
         let answer = self.manager.store.renew(&request);
         match self.timer.answer(self.budget(now), answer).await {
@@ -320,7 +362,7 @@ impl Acquisition {
         }
     }
 
-    fn failed(seen: &mut Seen, pending: Pending, error: StoreError) -> Result<Step, StoreError> {
+    pub(crate) fn failed(seen: &mut Seen, pending: Pending, error: StoreError) -> Result<Step, StoreError> {
         if error.outcome() == Outcome::NotApplied {
             pending.disarm();
         }
@@ -333,8 +375,8 @@ impl Acquisition {
 
     /// A value never used before. One for each attempt: an attempt whose outcome is unknown is left to the releaser, and the
     /// next one cannot be confused with it.
-    fn value(&self) -> Result<Arc<str>, StoreError> {
-        holder::new_value(self.wanted.function)
+    pub(crate) fn value(&self) -> Result<Arc<str>, StoreError> {
+        holder::new_value(self.wanted.function, &self.wanted.mode)
             .map_err(|_| StoreError::permanent("the operating system gave no random bytes for the lock's token"))
     }
 
@@ -353,7 +395,7 @@ impl Acquisition {
     }
 
     /// The pause before the next attempt; `None` when the time is up.
-    fn pause(&self, seen: &Seen) -> Option<Duration> {
+    pub(crate) fn pause(&self, seen: &Seen) -> Option<Duration> {
         let left = self.left(self.manager.clock.now());
         if left.is_zero() {
             return None;

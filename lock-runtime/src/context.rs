@@ -8,52 +8,83 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::error::{LockError, LostReason};
 use crate::held::{Fate, Held};
+use crate::key::Keys;
 use crate::manager::Shared;
-use crate::store::{Fence, StoreError, Verdict};
+use crate::store::{Fence, Mode, StoreError, Verdict};
 
 thread_local! {
-    /// The innermost lock whose body is being polled on this thread.
-    static CURRENT: RefCell<Option<Arc<Held>>> = const { RefCell::new(None) };
+    /// The locks whose bodies are being polled on this thread, the innermost last. One that a nested call passes through is there again.
+    static CURRENT: RefCell<Vec<Arc<Held>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Makes `held` the current lock until the returned value is dropped.
 pub(crate) fn enter(held: &Arc<Held>) -> Entered {
-    let outer = CURRENT.try_with(|current| current.replace(Some(Arc::clone(held))));
-    Entered {
-        outer: outer.unwrap_or_default(),
-    }
+    let _ = CURRENT.try_with(|current| current.borrow_mut().push(Arc::clone(held)));
+    Entered(())
 }
 
-pub(crate) struct Entered {
-    outer: Option<Arc<Held>>,
-}
+pub(crate) struct Entered(());
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let outer = self.outer.take();
-        // The thread's locals may be gone already while it ends.
-        let _ = CURRENT.try_with(|current| current.replace(outer));
+        // The thread's locals may be gone already while it ends. What is taken out is dropped after the borrow.
+        drop(CURRENT.try_with(|current| current.borrow_mut().pop()));
     }
+}
+
+/// The locks around the calling code, the innermost first.
+pub(crate) fn around() -> Vec<Arc<Held>> {
+    let all = CURRENT.try_with(|current| current.borrow().iter().rev().cloned().collect());
+    all.unwrap_or_default()
 }
 
 pub(crate) fn innermost() -> Option<Arc<Held>> {
-    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+    CURRENT
+        .try_with(|current| current.borrow().last().cloned())
+        .ok()
+        .flatten()
 }
 
-/// Whether `innermost` or a lock around it is on this key.
-pub(crate) fn holds(mut innermost: Option<&Arc<Held>>, manager: &Arc<Shared>, key: &str) -> bool {
-    while let Some(held) = innermost {
+/// What a call has to do with the locks around it.
+pub(crate) enum Relation {
+    /// Nothing.
+    None,
+    /// One of them is what it asks for.
+    Within(Arc<Held>),
+    /// It would wait for itself.
+    Deadlock,
+}
+
+/// What a call that asks for `keys` has to do with the locks around it.
+pub(crate) fn relation(manager: &Arc<Shared>, keys: Keys<'_>, mode: &Mode, reentrant: bool) -> Relation {
+    let mut relation = Relation::None;
+    for held in &around() {
+        let holds = |key: &Arc<str>| held.keys().iter().any(|held| held == key);
         // A lock that was lost is in nobody's way.
-        if &*held.key == key
-            && Arc::ptr_eq(&held.manager.store, &manager.store)
+        if Arc::ptr_eq(&held.manager.store, &manager.store)
             && held.fate().is_none()
             && !held.has_ended()
+            && keys.iter().any(holds)
         {
-            return true;
+            if keys.iter().all(holds) && includes(&held.mode, mode, reentrant) {
+                return Relation::Within(Arc::clone(held));
+            }
+            relation = Relation::Deadlock;
         }
-        innermost = held.parent.as_ref();
     }
-    false
+    relation
+}
+
+/// Whether who holds a lock in one mode can go on in another.
+fn includes(outer: &Mode, inner: &Mode, reentrant: bool) -> bool {
+    match (outer, inner) {
+        // A reader in a reader must not wait behind a writer, who waits for the outer one.
+        (Mode::Read | Mode::Write, Mode::Read) => true,
+        (Mode::Owner(outer), Mode::Owner(inner)) => outer == inner,
+        // Whatever their numbers of permits: there is one lock.
+        (Mode::Semaphore(_), Mode::Semaphore(_)) => reentrant,
+        (outer, inner) => reentrant && outer == inner,
+    }
 }
 
 /// The lock that the calling code runs under: the innermost one whose body this is.
@@ -99,10 +130,28 @@ impl HeldLock {
         Self { held }
     }
 
-    /// The key, without the manager's prefix.
+    /// The key, without the manager's prefix; of several, the first in order.
     #[must_use]
     pub fn key(&self) -> &str {
-        self.held.name()
+        self.held.manager.name(&self.held.key)
+    }
+
+    /// The keys, without the manager's prefix: one, or those that are held together, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.held.keys().iter().map(|key| self.held.manager.name(key))
+    }
+
+    /// Who may hold the lock at the same time.
+    #[must_use]
+    pub fn mode(&self) -> &Mode {
+        &self.held.mode
+    }
+
+    /// How many calls of this call tree hold the lock: one, and those that have passed through it
+    /// [reentrantly](crate::LockRequest::reentrant).
+    #[must_use]
+    pub fn holds(&self) -> u32 {
+        self.held.guards()
     }
 
     /// How long the lock is surely valid from now, by this host's clock alone: the lease counted from before
@@ -148,12 +197,14 @@ impl HeldLock {
     /// Dropping it has no effect on the lock.
     pub async fn verify(&self) -> Result<Duration, LockError> {
         self.still_held()?;
-        let requests = [self.held.renew_request(false)];
+        let requests: Vec<_> = self.held.renew_requests(false).collect();
         let verdicts = self.ask(self.held.manager.store.renew(&requests)).await?;
-        match verdicts.into_iter().next() {
-            Some(Verdict::Owned) => self.still_held().map(|()| self.remaining()),
+        if verdicts.len() != requests.len() {
+            return Err(self.store_error(StoreError::unknown("the store gave a wrong number of verdicts")));
+        }
+        match verdicts.into_iter().find(|verdict| *verdict != Verdict::Owned) {
+            None => self.still_held().map(|()| self.remaining()),
             Some(verdict) => Err(self.not_owned(&verdict)),
-            None => Err(self.store_error(StoreError::unknown("the store gave no verdict"))),
         }
     }
 
@@ -169,7 +220,8 @@ impl HeldLock {
     ///
     /// # Errors
     /// [`LockError::Lost`] when the lock is no longer held, so that a former holder gets no number.
-    /// [`LockError::Store`] when the store does not answer.
+    /// [`LockError::Store`] when the store does not answer. [`LockError::InvalidMode`] under a read lock or a semaphore, which have
+    /// many holders at once.
     ///
     /// # Cancel safety
     /// Dropping it has no effect on the lock; a number may be skipped.
@@ -178,11 +230,21 @@ impl HeldLock {
         if let Some(fence) = self.held.fence() {
             return Ok(fence);
         }
+        if !self.held.mode.is_fenced() {
+            return Err(LockError::InvalidMode {
+                key: self.held.name(),
+                problem: "a fencing token tells one holder from the next, and in this mode there are many at once; write under `write` or an exclusive lock",
+            });
+        }
         let answer = self
             .ask(self.held.manager.store.fence(&self.held.key, &self.held.value))
             .await?;
         match answer {
             Fence::Token(fence) => {
+                // The token was taken under the first key. Whoever has the others now had them then.
+                if !self.held.keys().others.is_empty() {
+                    self.verify().await?;
+                }
                 self.still_held()?;
                 let fence = self.held.set_fence(fence);
                 self.held.span.record("fence", fence);
@@ -267,7 +329,7 @@ impl HeldLock {
 
     fn store_error(&self, source: StoreError) -> LockError {
         LockError::Store {
-            key: self.key().into(),
+            key: self.held.name(),
             source,
         }
     }

@@ -63,6 +63,13 @@ pub enum LockError {
         /// The lease, or minimum hold, that was asked for.
         lease: Duration,
     },
+    /// The lock cannot be taken in the way that was asked for: what was asked for contradicts itself.
+    InvalidMode {
+        /// The key, without the manager's prefix.
+        key: Box<str>,
+        /// What is wrong, and what to ask for instead.
+        problem: &'static str,
+    },
     /// An annotated function was called before [`lock_runtime::init`](crate::init).
     NotConfigured {
         /// The key, without the manager's prefix.
@@ -136,6 +143,7 @@ impl LockError {
             | Self::WouldDeadlock { key }
             | Self::InvalidKey { key, .. }
             | Self::InvalidLease { key, .. }
+            | Self::InvalidMode { key, .. }
             | Self::NotConfigured { key }
             | Self::Closed { key }
             | Self::Store { key, .. } => key,
@@ -164,6 +172,7 @@ impl LockError {
             Self::WouldDeadlock { .. } => "would_deadlock",
             Self::InvalidKey { .. } => "invalid_key",
             Self::InvalidLease { .. } => "invalid_lease",
+            Self::InvalidMode { .. } => "invalid_mode",
             Self::NotConfigured { .. } => "not_configured",
             Self::Closed { .. } => "closed",
             Self::Store { .. } => "store",
@@ -217,6 +226,7 @@ impl fmt::Display for LockError {
                 crate::MIN_LEASE,
                 crate::MAX_LEASE.as_secs() / 86_400
             ),
+            Self::InvalidMode { key, problem } => write!(f, "lock `{key}` cannot be taken so: {problem}"),
             Self::NotConfigured { key } => write!(
                 f,
                 "lock `{key}` was asked for before a store was configured; \
@@ -273,6 +283,10 @@ mod tests {
                 key: key(),
                 lease: Duration::ZERO,
             },
+            LockError::InvalidMode {
+                key: key(),
+                problem: "a semaphore has at least one permit; give one or more",
+            },
             LockError::NotConfigured { key: key() },
             LockError::Closed { key: key() },
             LockError::Store {
@@ -287,6 +301,7 @@ mod tests {
             "take it once",
             "choose",
             "give one",
+            "give one or more",
             "call",
             "stop calling",
             "check",

@@ -68,6 +68,15 @@ pub(crate) fn try_get() -> Option<&'static LockManager> {
     GLOBAL.get().map(|global| &global.manager)
 }
 
+/// The manager of a call that names none.
+pub(crate) fn for_calls() -> Option<LockManager> {
+    #[cfg(feature = "testing")]
+    if let Some(manager) = crate::testing::global_here() {
+        return Some(manager);
+    }
+    try_get().cloned()
+}
+
 fn already_set() -> LockError {
     let problem = "the global manager was already made for another store; call `init` once, at start-up";
     LockError::Store {

@@ -4,13 +4,14 @@ use std::future::poll_fn;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::context::HeldLock;
 use crate::engine::is_forked;
 use crate::error::{LockError, LostReason};
-use crate::held::{Fate, Held};
+use crate::held::{Fate, Held, OnLost};
 use crate::line::Place;
 use crate::releaser::{release_later, release_once};
 use crate::store::{Receipt, StoreError, Verdict};
@@ -18,6 +19,10 @@ use crate::store::{Receipt, StoreError, Verdict};
 /// The owner of a held lock inside the runtime. Dropped, it releases in the background.
 pub(crate) struct Guard {
     held: Arc<Held>,
+    /// What becomes of its body when the lock is lost.
+    pub(crate) on_lost: OnLost,
+    /// Whether it was the last guard of its lock, and has ended.
+    last: bool,
     /// Whether the release has been confirmed, or is of no use.
     done: bool,
     /// Lets `shutdown` wait for this lock.
@@ -27,7 +32,21 @@ pub(crate) struct Guard {
 impl Guard {
     pub(crate) fn new(held: Arc<Held>) -> Self {
         held.watchdog.watch(&held);
+        #[cfg(feature = "testing")]
+        crate::testing::note(&held);
+        let on_lost = held.terms.on_lost;
+        Self::of(held, on_lost)
+    }
+
+    /// One more guard of a lock that is held. `None`: its last one has ended.
+    pub(crate) fn nested(held: Arc<Held>, on_lost: OnLost) -> Option<Self> {
+        held.add_guard().then(|| Self::of(held, on_lost))
+    }
+
+    fn of(held: Arc<Held>, on_lost: OnLost) -> Self {
         Self {
+            on_lost,
+            last: false,
             done: false,
             _tracked: held.manager.held.token(),
             held,
@@ -51,10 +70,20 @@ impl Guard {
     /// What can be done of the release without waiting.
     pub(crate) fn release_now(mut self) -> Released {
         let fate = self.held.look();
+        let lost = match fate {
+            Some(fate @ Fate::Lost(_)) => Some(self.held.error(fate, true)),
+            _ => None,
+        };
+        self.last = self.held.drop_guard();
+        if !self.last {
+            // A call around this one holds the lock.
+            self.done = true;
+            return Released::Done(lost.map_or(Ok(()), Err));
+        }
         self.end(Held::outcome(fate));
-        if let Some(fate @ Fate::Lost(_)) = fate {
+        if let Some(lost) = lost {
             // The store is told in the background: it may be out of reach.
-            return Released::Done(Err(self.held.error(fate, true)));
+            return Released::Done(Err(lost));
         }
         // Kept until the release is sent, unless the lock passes on.
         let place = match self.pass() {
@@ -64,13 +93,7 @@ impl Guard {
         if self.held.terms.pipelined && self.send() {
             return Released::Done(Ok(()));
         }
-        let receipt = Receipt::default();
-        match self
-            .held
-            .manager
-            .store
-            .release_now(&self.held.release_request(&receipt))
-        {
+        match self.give_back_now() {
             Some(verdict) => {
                 self.done = true;
                 Released::Done(told(&self.held, Ok(verdict)))
@@ -79,23 +102,25 @@ impl Guard {
         }
     }
 
+    /// Releases in a store that does so without waiting.
+    fn give_back_now(&self) -> Option<Verdict> {
+        let mut worst = Verdict::Owned;
+        for key in self.held.keys().iter() {
+            let receipt = Receipt::default();
+            let request = self.held.release_request(key, &receipt);
+            worst = worst.or(self.held.manager.store.release_now(&request)?);
+        }
+        Some(worst)
+    }
+
     /// Has the store release it.
     pub(crate) async fn release_in_store(mut self, place: Option<Place>) -> Result<(), LockError> {
         let held = Arc::clone(&self.held);
-        let receipt = Receipt::default();
-        let timer = held.watchdog.timer();
-        let request = held.release_request(&receipt);
-        let mut answer = pin!(release_once(&held.manager, timer, &request));
-        let mut place = place;
-        let answer = poll_fn(|cx| {
-            let polled = answer.as_mut().poll(cx);
-            // Once it is sent, the next in line may ask: on the same connection its request stays behind.
-            if receipt.connection().is_some() {
-                drop(place.take());
-            }
-            polled
-        })
-        .await;
+        let answer = if held.keys().others.is_empty() {
+            give_back(&held, &held.key, place).await
+        } else {
+            Box::pin(give_back_all(&held)).await
+        };
         let told = match told(&held, answer) {
             // It goes on in the background.
             Err(error @ LockError::Store { .. }) => return Err(error),
@@ -107,26 +132,31 @@ impl Guard {
 
     /// Puts the release on the way without waiting for its outcome. `false`: it has to be waited for.
     fn send(&mut self) -> bool {
+        let mut keys = self.held.keys().iter();
+        self.done = keys.next().is_some_and(|first| self.send_one(first));
+        if self.done && !keys.all(|key| self.send_one(key)) {
+            // The connection has gone in between. Releasing once more what was sent has no effect.
+            release_later(&self.held);
+        }
+        self.done
+    }
+
+    fn send_one(&self, key: &str) -> bool {
         let held = Arc::clone(&self.held);
         let tracked = held.manager.held.token();
         let report = Box::new(move |answer| {
             if let Err(error) = told(&held, answer) {
                 held.manager.stats.count_unconfirmed();
-                tracing::warn!(parent: &held.span, key = held.name(), %error, "a release that was not waited for has failed");
+                tracing::warn!(parent: &held.span, key = &*held.name(), %error, "a release that was not waited for has failed");
                 if matches!(error, LockError::Store { .. }) {
                     release_later(&held);
                 }
             }
             drop(tracked);
         });
-        let request = &self.held;
         let receipt = Receipt::default();
-        let sent = request
-            .manager
-            .store
-            .release_in_order(&request.release_request(&receipt), report);
-        self.done = sent.is_ok();
-        self.done
+        let request = self.held.release_request(key, &receipt);
+        self.held.manager.store.release_in_order(&request, report).is_ok()
     }
 
     /// Lets the next call in line go on with the lock, if there is one and it may. `Err`: the lock is to be released, and
@@ -155,7 +185,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.done {
+        if self.done || !(self.last || self.held.drop_guard()) {
             return;
         }
         if !self.held.has_ended() {
@@ -175,6 +205,49 @@ pub(crate) enum Released {
     InStore(Guard, Option<Place>),
 }
 
+/// Has the store release one key.
+async fn give_back(held: &Held, key: &str, place: Option<Place>) -> Result<Verdict, StoreError> {
+    let receipt = Receipt::default();
+    let request = held.release_request(key, &receipt);
+    let mut answer = pin!(release_once(&held.manager, held.watchdog.timer(), &request));
+    let mut place = place;
+    poll_fn(|cx| {
+        let polled = answer.as_mut().poll(cx);
+        // Once it is sent, the next in line may ask: on the same connection its request stays behind.
+        if receipt.connection().is_some() {
+            drop(place.take());
+        }
+        polled
+    })
+    .await
+}
+
+/// Has the store release all keys at once. The worst answer is that for all.
+async fn give_back_all(held: &Held) -> Result<Verdict, StoreError> {
+    let mut answers: Vec<_> = held
+        .keys()
+        .iter()
+        .map(|key| (Box::pin(give_back(held, key, None)), None))
+        .collect();
+    poll_fn(|cx| {
+        for (asked, answer) in &mut answers {
+            if answer.is_none()
+                && let Poll::Ready(ready) = asked.as_mut().poll(cx)
+            {
+                *answer = Some(ready);
+            }
+        }
+        if answers.iter().all(|(_, answer)| answer.is_some()) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    let mut answers = answers.into_iter().filter_map(|(_, answer)| answer);
+    answers.try_fold(Verdict::Owned, |worst, answer| Ok(worst.or(answer?)))
+}
+
 /// What the store's answer to a release says about the lock.
 fn told(held: &Held, answer: Result<Verdict, StoreError>) -> Result<(), LockError> {
     let reason = match answer {
@@ -186,7 +259,7 @@ fn told(held: &Held, answer: Result<Verdict, StoreError>) -> Result<(), LockErro
         Err(source) => {
             tracing::debug!(parent: &held.span, error = %source, "release goes on in the background");
             return Err(LockError::Store {
-                key: held.name().into(),
+                key: held.name(),
                 source,
             });
         }

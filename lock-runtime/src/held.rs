@@ -9,11 +9,13 @@ use atomic_waker::AtomicWaker;
 use tokio::sync::Notify;
 
 use crate::clock::Moment;
+use crate::context;
 use crate::engine::is_forked;
 use crate::error::{LockError, LostReason};
+use crate::key::Keys;
 use crate::line::Place;
 use crate::manager::Shared;
-use crate::store::{Receipt, ReleaseRequest, RenewRequest};
+use crate::store::{Mode, Receipt, ReleaseRequest, RenewRequest};
 use crate::watchdog::{Plan, Watchdog};
 
 /// What becomes of the body when its lock is lost.
@@ -39,9 +41,16 @@ pub(crate) struct Terms {
     pub(crate) on_lost: OnLost,
     /// Whether the release is not waited for.
     pub(crate) pipelined: bool,
+    /// For how long the key stays taken after the lease of a holder that does not release it.
+    pub(crate) lock_delay: Duration,
 }
 
 impl Terms {
+    /// What the key's expiry is set to.
+    pub(crate) fn time_to_live(&self) -> Duration {
+        self.lease.saturating_add(self.lock_delay)
+    }
+
     /// When to renew a lease that was set by a command sent at `sent`: 2/3 of it later.
     pub(crate) fn renew_at(&self, sent: Moment) -> Moment {
         sent.after(self.lease.mul_f64(2.0 / 3.0))
@@ -101,6 +110,12 @@ pub(crate) struct Held {
     pub(crate) id: u64,
     /// The whole key, prefix included.
     pub(crate) key: Arc<str>,
+    /// The keys that are held together with it.
+    others: Box<[Arc<str>]>,
+    pub(crate) mode: Mode,
+    /// The template of the key, and the function that took the lock, where there is one.
+    pub(crate) template: &'static str,
+    pub(crate) function: &'static str,
     pub(crate) value: Arc<str>,
     pub(crate) terms: Terms,
     /// When the call got it.
@@ -121,8 +136,12 @@ pub(crate) struct Held {
     fence: AtomicU64,
     /// How many [`shielded`](crate::HeldLock::shielded) sections are under way.
     shields: AtomicU32,
+    /// How many guards there are: one, and those of nested calls.
+    guards: AtomicU32,
     /// Whether the guard has ended.
     ended: AtomicBool,
+    /// Whether that was too late, under a `lock_delay`.
+    late: AtomicBool,
     /// Whether the body has been told of the end of its lock.
     told: AtomicBool,
     /// The task that runs the body.
@@ -157,6 +176,10 @@ pub(crate) struct Grant {
 pub(crate) struct Granted {
     pub(crate) grant: Grant,
     pub(crate) key: Arc<str>,
+    pub(crate) others: Box<[Arc<str>]>,
+    pub(crate) mode: Mode,
+    pub(crate) template: &'static str,
+    pub(crate) function: &'static str,
     pub(crate) terms: Terms,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) parent: Option<Arc<Held>>,
@@ -178,11 +201,17 @@ impl Held {
             fate: AtomicU8::new(0),
             fence: AtomicU64::new(grant.fence.unwrap_or(0)),
             shields: AtomicU32::new(0),
+            guards: AtomicU32::new(1),
             ended: AtomicBool::new(false),
+            late: AtomicBool::new(false),
             told: AtomicBool::new(false),
             runner: AtomicWaker::new(),
             lost: Notify::new(),
             key: granted.key,
+            others: granted.others,
+            mode: granted.mode,
+            template: granted.template,
+            function: granted.function,
             value: grant.value,
             terms: granted.terms,
             since: grant.since,
@@ -192,9 +221,33 @@ impl Held {
         }
     }
 
-    /// The key as the user knows it.
-    pub(crate) fn name(&self) -> &str {
-        self.key.get(self.manager.prefix.len()..).unwrap_or(&self.key)
+    pub(crate) fn keys(&self) -> Keys<'_> {
+        Keys {
+            first: &self.key,
+            others: &self.others,
+        }
+    }
+
+    /// The key, or keys, as the user knows them.
+    pub(crate) fn name(&self) -> Box<str> {
+        self.keys().name(&self.manager.prefix)
+    }
+
+    pub(crate) fn guards(&self) -> u32 {
+        self.guards.load(Ordering::Acquire)
+    }
+
+    /// Counts one more guard. `false`: the last one has ended.
+    pub(crate) fn add_guard(&self) -> bool {
+        let more = |guards: u32| guards.checked_add(1).filter(|_| guards > 0);
+        self.guards
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
+            .is_ok()
+    }
+
+    /// Counts one guard less. `true`: it was the last one.
+    pub(crate) fn drop_guard(&self) -> bool {
+        self.guards.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -290,7 +343,7 @@ impl Held {
             .is_ok();
         if first && !self.has_ended() {
             self.manager.stats.count_fate(fate);
-            tracing::debug!(parent: &self.span, key = self.name(), ?fate, "lock ended before its guard");
+            tracing::debug!(parent: &self.span, key = &*self.name(), ?fate, "lock ended before its guard");
         }
         // Nobody in this process is to wait for a guard whose lock is gone.
         drop(self.leave_place());
@@ -309,7 +362,7 @@ impl Held {
     }
 
     pub(crate) fn error(&self, fate: Fate, completed: bool) -> LockError {
-        let key = self.name().into();
+        let key = self.name();
         match fate {
             Fate::Lost(reason) => LockError::Lost { key, reason, completed },
             Fate::Hung => LockError::Hung {
@@ -333,21 +386,32 @@ impl Held {
         self.shields.load(Ordering::Acquire) > 0
     }
 
-    /// Shields this lock's body, and those of the locks around it: the step is a part of all of them.
-    pub(crate) fn shield(&self) -> Shield<'_> {
-        self.and_outer().for_each(|held| {
+    /// Shields this lock's body, and those of the locks around it and around the calling code: the step is a part of all of them.
+    pub(crate) fn shield(self: &Arc<Self>) -> Shield {
+        let mut shielded: Vec<_> = std::iter::successors(Some(Arc::clone(self)), |held| held.parent.clone()).collect();
+        for held in context::around() {
+            if !shielded.iter().any(|other| Arc::ptr_eq(other, &held)) {
+                shielded.push(held);
+            }
+        }
+        for held in &shielded {
             held.shields.fetch_add(1, Ordering::AcqRel);
-        });
-        Shield(self)
-    }
-
-    fn and_outer(&self) -> impl Iterator<Item = &Self> {
-        std::iter::successors(Some(self), |held| held.parent.as_deref())
+        }
+        Shield(shielded)
     }
 
     /// The guard's end: from here on nothing renews the lock or reports it lost.
     pub(crate) fn end_guard(&self) {
+        // Only then somebody asks, and the clock is not for nothing.
+        if !self.terms.lock_delay.is_zero() && self.now() >= self.deadline() {
+            self.late.store(true, Ordering::Release);
+        }
         self.ended.store(true, Ordering::Release);
+    }
+
+    /// Whether the guard of a lock with a `lock_delay` ended after the deadline, whatever else had ended the lock before.
+    pub(crate) fn was_late(&self) -> bool {
+        self.late.load(Ordering::Acquire)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -371,12 +435,12 @@ impl Held {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn renew_request(&self, extend: bool) -> RenewRequest {
-        RenewRequest {
-            key: Arc::clone(&self.key),
+    pub(crate) fn renew_requests(&self, extend: bool) -> impl Iterator<Item = RenewRequest> {
+        self.keys().iter().map(move |key| RenewRequest {
+            key: Arc::clone(key),
             value: Arc::clone(&self.value),
-            extend: extend.then_some(self.terms.lease),
-        }
+            extend: extend.then(|| self.terms.time_to_live()),
+        })
     }
 
     /// How much longer the key is to stay for the minimum hold.
@@ -385,9 +449,9 @@ impl Held {
         (keep >= Duration::from_millis(1)).then_some(keep)
     }
 
-    pub(crate) fn release_request<'a>(&'a self, receipt: &'a Receipt) -> ReleaseRequest<'a> {
+    pub(crate) fn release_request<'a>(&'a self, key: &'a str, receipt: &'a Receipt) -> ReleaseRequest<'a> {
         ReleaseRequest {
-            key: &self.key,
+            key,
             value: &self.value,
             keep: self.keep(),
             unanswered_on: None,
@@ -399,16 +463,16 @@ impl Held {
     /// When nothing of this lock can be left in the store: every command that could have set its expiry was
     /// sent before.
     pub(crate) fn gone_by(&self) -> Moment {
-        self.now().after(self.terms.lease.max(self.terms.at_least))
+        self.now().after(self.terms.time_to_live().max(self.terms.at_least))
     }
 }
 
-/// A [`shielded`](crate::HeldLock::shielded) section under way.
-pub(crate) struct Shield<'a>(&'a Held);
+/// A [`shielded`](crate::HeldLock::shielded) section under way, and the locks whose bodies it is a part of.
+pub(crate) struct Shield(Vec<Arc<Held>>);
 
-impl Drop for Shield<'_> {
+impl Drop for Shield {
     fn drop(&mut self) {
-        for held in self.0.and_outer() {
+        for held in &self.0 {
             held.shields.fetch_sub(1, Ordering::AcqRel);
             // A loss that had to wait for the section is acted on now.
             if held.fate().is_some() {

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// The longest stored value, in bytes.
+use crate::store::mode::{self, Mode, TOKEN_LENGTH};
+
+/// The longest stored value, in bytes, without the class of its mode.
 const MAX_VALUE: usize = 200;
-/// A token is 128 random bits in lower-case hexadecimal.
-const TOKEN_LENGTH: usize = 32;
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 /// How many tokens are asked of the operating system at once.
@@ -18,11 +18,12 @@ thread_local! {
     static POOL: RefCell<Vec<u128>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Makes the value of a new acquisition, `<token>:<host>:<pid>:<function>`.
+/// Makes the value of a new acquisition, `<token>:<host>:<pid>:<function>`, after the mode's class and a colon if it has one.
+/// The token is 128 random bits in lower-case hexadecimal.
 ///
 /// # Errors
 /// When the operating system gives no random bytes.
-pub(crate) fn new_value(function: &str) -> Result<Arc<str>, getrandom::Error> {
+pub(crate) fn new_value(function: &str, mode: &Mode) -> Result<Arc<str>, getrandom::Error> {
     let token = new_token()?;
     let mut value = Value {
         text: [0; MAX_VALUE],
@@ -35,7 +36,10 @@ pub(crate) fn new_value(function: &str) -> Result<Arc<str>, getrandom::Error> {
     value.length = TOKEN_LENGTH;
     value.push(place());
     value.push(function);
-    Ok(Arc::from(value.as_str()))
+    Ok(match mode.class() {
+        None => Arc::from(value.as_str()),
+        Some(class) => format!("{class}:{}", value.as_str()).into(),
+    })
 }
 
 /// A value while it is put together.
@@ -120,9 +124,9 @@ fn host() -> String {
 
 /// Who holds a lock, as read from the store.
 ///
-/// The stored value is `<token>:<host>:<pid>:<function>`. A value in another form was written by another kind
-/// of client; then only
-/// [`value`](Self::value) tells anything.
+/// The stored value is `<token>:<host>:<pid>:<function>`, with the class of its [`Mode`] and a colon before it for every mode
+/// but exclusive. A value in another form was written by another kind of client; then only [`value`](Self::value) tells
+/// anything.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Holder {
     value: Box<str>,
@@ -159,8 +163,15 @@ impl Holder {
         self.parts().map(|(_, _, function)| function)
     }
 
+    /// How it holds the lock.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        Mode::of(&self.value)
+    }
+
     fn parts(&self) -> Option<(&str, u32, &str)> {
-        let mut parts = self.value.splitn(4, ':');
+        let (_, value) = mode::split(&self.value);
+        let mut parts = value.splitn(4, ':');
         let token = parts.next()?;
         if token.len() != TOKEN_LENGTH || !token.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
@@ -189,23 +200,25 @@ mod tests {
 
     #[test]
     fn the_value_tells_who_holds_the_lock() {
-        let holder = Holder::new(&*new_value("stock::reduce").unwrap_or_else(|_| "".into()));
+        let holder = Holder::new(&*new_value("stock::reduce", &Mode::Semaphore(3)).unwrap_or_else(|_| "".into()));
         assert_eq!(holder.pid(), Some(std::process::id()));
         assert_eq!(holder.function(), Some("stock::reduce"));
         assert_eq!(holder.host(), Some(&*host()));
-        assert!(!holder.to_string().contains(&holder.value()[..TOKEN_LENGTH]));
+        assert_eq!(holder.mode(), Mode::Semaphore(3));
+        let (_, token) = mode::split(holder.value());
+        assert!(!holder.to_string().contains(&token[..TOKEN_LENGTH]));
     }
 
     #[test]
     fn the_value_is_at_most_200_bytes() {
-        let value = new_value(&"ö".repeat(500)).unwrap_or_else(|_| "".into());
+        let value = new_value(&"ö".repeat(500), &Mode::Exclusive).unwrap_or_else(|_| "".into());
         assert!(!value.is_empty() && value.len() <= MAX_VALUE);
     }
 
     #[test]
     fn no_two_tokens_are_alike() {
         let values: std::collections::HashSet<_> = (0..10_000)
-            .map(|_| new_value("f").unwrap_or_else(|_| "".into()))
+            .map(|_| new_value("f", &Mode::Exclusive).unwrap_or_else(|_| "".into()))
             .collect();
         assert_eq!(values.len(), 10_000);
     }

@@ -1,6 +1,7 @@
 //! From template values to the key in the store, so that different values never make the same key.
 
 use std::fmt::{self, Display, Write};
+use std::sync::Arc;
 
 use crate::error::LockError;
 
@@ -38,6 +39,14 @@ impl Write for Encoder<'_> {
         self.0.push_str(rest);
         Ok(())
     }
+}
+
+/// `text`, percent-encoded as an inserted value is.
+pub(crate) fn encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    // Writing into a string does not fail.
+    let _ = Encoder(&mut encoded).write_str(text);
+    encoded
 }
 
 /// What is wrong with a key.
@@ -106,6 +115,16 @@ impl KeyBuilder {
         self
     }
 
+    /// The text, and whether it is whole.
+    pub(crate) fn into_text(self) -> (String, bool) {
+        (self.text, !self.failed)
+    }
+
+    /// Counts as a key of which a value's `Display` has failed.
+    pub(crate) fn fail(&mut self) {
+        self.failed = true;
+    }
+
     pub(crate) fn finish(self) -> Result<String, LockError> {
         if self.failed {
             return Err(invalid(&self.text, KeyProblem::Display));
@@ -123,6 +142,69 @@ pub(crate) fn check(key: String) -> Result<String, LockError> {
         _ => return Ok(key),
     };
     Err(invalid(&key, problem))
+}
+
+/// The keys of one call, without the manager's prefix: sorted, each once.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    pub(crate) first: String,
+    pub(crate) others: Box<[String]>,
+}
+
+impl Names {
+    pub(crate) fn one(name: String) -> Self {
+        Self {
+            first: name,
+            others: Box::default(),
+        }
+    }
+
+    pub(crate) fn all(keys: impl Iterator<Item = String>) -> Self {
+        let mut names: Vec<_> = keys.collect();
+        names.sort_unstable();
+        names.dedup();
+        let mut names = names.into_iter();
+        Self {
+            // Without any, this one is refused.
+            first: names.next().unwrap_or_default(),
+            others: names.collect(),
+        }
+    }
+
+    pub(crate) fn checked(self) -> Result<Self, LockError> {
+        Ok(Self {
+            first: check(self.first)?,
+            others: self.others.into_iter().map(check).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// The whole keys of one lock, prefix included: one, or several that are held together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys<'a> {
+    pub(crate) first: &'a Arc<str>,
+    pub(crate) others: &'a [Arc<str>],
+}
+
+impl<'a> Keys<'a> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = &'a Arc<str>> {
+        std::iter::once(self.first).chain(self.others)
+    }
+
+    /// What they are called in messages: without the prefix, with commas in between.
+    pub(crate) fn name(self, prefix: &str) -> Box<str> {
+        let mut name = without(prefix, self.first).to_owned();
+        for key in self.others {
+            name.push_str(", ");
+            name.push_str(without(prefix, key));
+        }
+        name.into()
+    }
+}
+
+/// A key without the manager's prefix.
+pub(crate) fn without<'a>(prefix: &str, key: &'a str) -> &'a str {
+    key.get(prefix.len()..).unwrap_or(key)
 }
 
 fn invalid(key: &str, problem: KeyProblem) -> LockError {

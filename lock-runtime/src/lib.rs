@@ -22,6 +22,7 @@
 //!   [`init`] makes the global one, at start-up.
 //! - [`LockManager::lock`] takes a lock by hand, as a guard or around a future.
 //! - [`current`] is the lock that the calling code runs under.
+//! - [`assert_locked!`] lets a function say that it must run under a lock. The feature `testing` adds a kit for unit tests.
 //! - [`LockError`] is what all of them return.
 //!
 //! # What is guaranteed
@@ -45,11 +46,14 @@
 #[path = "attribute.rs"]
 pub mod __private;
 mod acquire;
+mod all;
+mod assert;
 #[cfg(feature = "axum")]
 mod axum;
 mod backoff;
 mod builder;
 mod clock;
+mod coalesce;
 mod contend;
 mod context;
 mod engine;
@@ -58,15 +62,19 @@ mod global;
 mod guard;
 mod held;
 mod holder;
+mod inspect;
 mod key;
 mod line;
 mod manager;
+mod order;
 mod outcome;
 mod releaser;
 mod request;
 mod run;
 mod stats;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod watchdog;
 
 pub use acquire::{MAX_LEASE, MIN_LEASE};
@@ -79,12 +87,14 @@ pub use global::{global, init, init_with};
 pub use guard::LockGuard;
 pub use held::OnLost;
 pub use holder::Holder;
+pub use inspect::{Holding, LockInfo};
 pub use key::{KeyProblem, MAX_KEY};
 pub use line::Handover;
 pub use lock_macros::distributed_lock;
 pub use manager::LockManager;
 pub use request::LockRequest;
 pub use stats::Stats;
+pub use store::Mode;
 
 /// README's examples compile and run.
 #[cfg(doctest)]

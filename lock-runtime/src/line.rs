@@ -314,6 +314,7 @@ impl Place {
                 let first = line.waiting.first_entry()?;
                 let waiter = first.get();
                 let fits = waiter.terms.lease == held.terms.lease
+                    && waiter.terms.lock_delay == held.terms.lock_delay
                     && waiter.terms.renew
                     && Arc::ptr_eq(&waiter.watchdog, &held.watchdog);
                 fits.then(|| first.remove())
@@ -419,6 +420,7 @@ mod tests {
             at_least: Duration::ZERO,
             on_lost: OnLost::Cancel,
             pipelined: false,
+            lock_delay: Duration::ZERO,
         };
         let enter = || Place::enter(&manager, &key, terms, &watchdog);
         let front = enter();

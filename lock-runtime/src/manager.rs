@@ -10,13 +10,15 @@ use tokio_util::task::TaskTracker;
 use crate::backoff::Backoff;
 use crate::builder::LockManagerBuilder;
 use crate::clock::{Clock, Moment, TokioClock, tokio_clock_is_paused};
+use crate::coalesce::Flights;
 use crate::engine::Timer;
 use crate::error::LockError;
 use crate::held::Fate;
+use crate::key::{self, Names};
 use crate::line::{Handover, Lines};
 use crate::request::LockRequest;
 use crate::stats::{Counters, Stats};
-use crate::store::LockStore;
+use crate::store::{LockStore, LossHint};
 use crate::watchdog::Watchdog;
 
 /// What a call that says nothing else gets.
@@ -79,7 +81,11 @@ pub(crate) struct Shared {
     pub(crate) held: TaskTracker,
     pub(crate) closed: CancellationToken,
     pub(crate) handover: Handover,
+    pub(crate) flights: Flights,
     pub(crate) lines: Lines,
+    /// What a testing kit wants to know.
+    #[cfg(feature = "testing")]
+    pub(crate) record: Option<Arc<crate::testing::Record>>,
 }
 
 impl Shared {
@@ -99,6 +105,18 @@ impl Shared {
                 (Arc::clone(&paused[at].1), Timer::Caller)
             }
             Pace::Engine(watchdog) | Pace::Virtual { engine: watchdog, .. } => (Arc::clone(watchdog), Timer::Engine),
+        }
+    }
+
+    /// A key as the user knows it.
+    pub(crate) fn name<'a>(&self, key: &'a str) -> &'a str {
+        key::without(&self.prefix, key)
+    }
+
+    /// Hands a hint of the store to everybody who watches its locks.
+    pub(crate) fn hint(&self, hint: &LossHint) {
+        for watchdog in self.watchdogs() {
+            watchdog.hint(&*self.store, hint);
         }
     }
 
@@ -175,7 +193,25 @@ impl LockManager {
     /// Asks for a lock. Nothing happens until the request is awaited by [`acquire`](LockRequest::acquire) or
     /// [`run`](LockRequest::run).
     pub fn lock(&self, key: impl Into<String>) -> LockRequest {
-        LockRequest::new(self.clone(), key.into())
+        LockRequest::new(self.clone(), Names::one(key.into()))
+    }
+
+    /// Asks for the locks of several keys: all of them or none. Keys that are given twice count once. However many calls ask for
+    /// whichever of them in whichever order, none of them waits for ever.
+    ///
+    /// ```
+    /// # use lock_runtime::{LockError, LockManager};
+    /// # async fn example() -> Result<(), LockError> {
+    /// let locks = LockManager::connect("memory://").await?;
+    /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// assert_eq!(both.keys().collect::<Vec<_>>(), ["account:3", "account:7"]);
+    /// both.release().await?;
+    /// # Ok(())
+    /// # }
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn lock_all<K: Into<String>>(&self, keys: impl IntoIterator<Item = K>) -> LockRequest {
+        LockRequest::new(self.clone(), Names::all(keys.into_iter().map(Into::into)))
     }
 
     /// What this manager's locks have gone through.
@@ -223,6 +259,10 @@ impl LockManager {
 
     pub(crate) fn defaults(&self) -> Defaults {
         self.shared.defaults
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     pub(crate) fn into_shared(self) -> Arc<Shared> {

@@ -129,6 +129,18 @@ fn report(error: &LockError) {
     tracing::error!(%error, kind = error.kind(), "a locked function did not run to its end");
 }
 
+/// What `on_busy = coalesce` can give to every caller.
+#[diagnostic::on_unimplemented(
+    message = "`on_busy = coalesce` cannot give copies of `{Self}` to other callers",
+    label = "this return type cannot be copied and sent to other tasks",
+    note = "both types of the `Result` must be `Clone + Send + Sync + 'static`",
+    note = "derive `Clone` for the error type, and keep in an `Arc` what is not `Clone` itself"
+)]
+pub trait Share: Clone + Send + Sync + 'static {}
+
+#[diagnostic::do_not_recommend]
+impl<R: Clone + Send + Sync + 'static> Share for R {}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::clock::Moment;
 use crate::engine::{Engine, Timer, is_forked};
-use crate::held::Held;
+use crate::error::LostReason;
+use crate::held::{Fate, Held};
 use crate::manager::Shared;
 use crate::store::{Queued, Receipt, ReleaseRequest, StoreError, Verdict};
 
@@ -22,6 +23,7 @@ const QUEUE_KEPT: Duration = Duration::from_secs(5);
 pub(crate) struct Pending {
     manager: Arc<Shared>,
     key: Arc<str>,
+    others: Box<[Arc<str>]>,
     value: Arc<str>,
     receipt: Receipt,
     lease: Duration,
@@ -42,12 +44,19 @@ impl Pending {
         Self {
             manager,
             key,
+            others: Box::default(),
             value,
             receipt: Receipt::default(),
             lease,
             queued,
             known: false,
         }
+    }
+
+    /// An attempt to take these keys as well.
+    pub(crate) fn and(mut self, others: &[Arc<str>]) -> Self {
+        self.others = others.into();
+        self
     }
 
     pub(crate) fn value(&self) -> &Arc<str> {
@@ -71,22 +80,24 @@ impl Drop for Pending {
         if self.known || self.receipt.connection().is_none() {
             return;
         }
-        Cleanup {
-            _tracked: self.manager.held.token(),
-            // A place in a queue may outlive a short lease.
-            until: self.manager.clock.now().after(self.lease.max(match self.queued {
-                Some(_) => QUEUE_KEPT,
-                None => Duration::ZERO,
-            })),
-            manager: Arc::clone(&self.manager),
-            key: Arc::clone(&self.key),
-            value: Arc::clone(&self.value),
-            keep_until: None,
-            lease: self.lease,
-            queued: self.queued,
-            unanswered_on: self.receipt.unanswered_on(),
+        for key in std::iter::once(&self.key).chain(&self.others) {
+            Cleanup {
+                _tracked: self.manager.held.token(),
+                // A place in a queue may outlive a short lease.
+                until: self.manager.clock.now().after(self.lease.max(match self.queued {
+                    Some(_) => QUEUE_KEPT,
+                    None => Duration::ZERO,
+                })),
+                manager: Arc::clone(&self.manager),
+                key: Arc::clone(key),
+                value: Arc::clone(&self.value),
+                keep_until: None,
+                lease: self.lease,
+                queued: self.queued,
+                unanswered_on: self.receipt.unanswered_on(),
+            }
+            .start();
         }
-        .start();
     }
 }
 
@@ -95,18 +106,29 @@ pub(crate) fn release_later(held: &Arc<Held>) {
     if is_forked() {
         return;
     }
-    Cleanup {
-        _tracked: held.manager.held.token(),
-        until: held.gone_by(),
-        manager: Arc::clone(&held.manager),
-        key: Arc::clone(&held.key),
-        value: Arc::clone(&held.value),
-        keep_until: held.keep().map(|keep| held.now().after(keep)),
-        lease: held.terms.lease,
-        queued: None,
-        unanswered_on: None,
+    // Whoever was too late leaves the key to its delay.
+    let expired = held.was_late()
+        || matches!(
+            held.fate(),
+            Some(Fate::Lost(LostReason::Expired | LostReason::Unreachable))
+        );
+    if expired && !held.terms.lock_delay.is_zero() {
+        return;
     }
-    .start();
+    for key in held.keys().iter() {
+        Cleanup {
+            _tracked: held.manager.held.token(),
+            until: held.gone_by(),
+            manager: Arc::clone(&held.manager),
+            key: Arc::clone(key),
+            value: Arc::clone(&held.value),
+            keep_until: held.keep().map(|keep| held.now().after(keep)),
+            lease: held.terms.time_to_live(),
+            queued: None,
+            unanswered_on: None,
+        }
+        .start();
+    }
 }
 
 /// A release that goes on in the background until it is certain that nothing is left in the store.
@@ -132,9 +154,15 @@ impl Cleanup {
         if self.manager.store.release_now(&self.request(0, &receipt)).is_some() {
             return;
         }
-        // Without the lock thread the key goes when its lease ends.
-        if let Ok(engine) = Engine::get() {
-            drop(engine.handle().spawn(self.run()));
+        match self.manager.pace() {
+            // What is virtual there is to be so here.
+            (_, Timer::Caller) => drop(tokio::spawn(self.run(Timer::Caller))),
+            // Without the lock thread the key goes when its lease ends.
+            (_, Timer::Engine) => {
+                if let Ok(engine) = Engine::get() {
+                    drop(engine.handle().spawn(self.run(Timer::Engine)));
+                }
+            }
         }
     }
 
@@ -154,12 +182,12 @@ impl Cleanup {
         }
     }
 
-    async fn run(self) {
+    async fn run(self, timer: Timer) {
         let mut pause = FIRST_RETRY;
         let longest = (self.lease / 8).clamp(FIRST_RETRY, LONGEST_RETRY);
         for tries in 0.. {
             let receipt = Receipt::default();
-            match release_once(&self.manager, Timer::Engine, &self.request(tries, &receipt)).await {
+            match release_once(&self.manager, timer, &self.request(tries, &receipt)).await {
                 // It had arrived, and it arrives once.
                 Ok(Verdict::Owned) => return,
                 // On the acquiring connection a release cannot overtake the acquire; on another one it can.
@@ -170,7 +198,7 @@ impl Cleanup {
             if self.manager.clock.now() >= self.until {
                 return;
             }
-            Timer::Engine.sleep(pause).await;
+            timer.sleep(pause).await;
             pause = pause.saturating_mul(2).min(longest);
         }
     }

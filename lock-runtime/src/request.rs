@@ -7,13 +7,17 @@ use crate::acquire::{Wanted, acquire};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::held::{OnLost, Terms};
-use crate::key;
+use crate::key::Names;
 use crate::manager::LockManager;
 use crate::run::{Ended, Run};
+use crate::store::Mode;
 
 /// What a call asks for; the rest comes from the manager's defaults.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
+    pub(crate) mode: Mode,
+    pub(crate) reentrant: Option<bool>,
+    pub(crate) lock_delay: Option<Duration>,
     pub(crate) lease: Option<Duration>,
     pub(crate) wait: Option<Duration>,
     pub(crate) at_least: Option<Duration>,
@@ -26,16 +30,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn wanted(
-        &self,
-        manager: &LockManager,
-        name: String,
-        template: &'static str,
-        function: &'static str,
-    ) -> Wanted {
+    pub(crate) fn wanted(self, manager: &LockManager, template: &'static str, function: &'static str) -> Wanted {
         let defaults = manager.defaults();
         Wanted {
-            name,
+            mode: self.mode,
+            reentrant: self.reentrant.unwrap_or(false),
             template,
             function,
             terms: Terms {
@@ -45,6 +44,7 @@ impl Settings {
                 at_least: self.at_least.unwrap_or_default(),
                 on_lost: self.on_lost.unwrap_or_default(),
                 pipelined: self.pipelined.unwrap_or(false),
+                lock_delay: self.lock_delay.unwrap_or_default(),
             },
             wait: self.wait.unwrap_or(defaults.wait),
             fencing: self.fencing.unwrap_or(false),
@@ -75,16 +75,16 @@ impl Settings {
 #[must_use = "nothing is locked until `acquire` or `run` is awaited"]
 pub struct LockRequest {
     manager: LockManager,
-    key: String,
+    names: Names,
     settings: Settings,
     holder: &'static str,
 }
 
 impl LockRequest {
-    pub(crate) fn new(manager: LockManager, key: String) -> Self {
+    pub(crate) fn new(manager: LockManager, names: Names) -> Self {
         Self {
             manager,
-            key,
+            names,
             settings: Settings::default(),
             holder: "",
         }
@@ -121,6 +121,52 @@ impl LockRequest {
     /// is cancelled with [`LockError::Hung`].
     pub fn max_renewals(mut self, max_renewals: u32) -> Self {
         self.settings.max_renewals = Some(max_renewals);
+        self
+    }
+
+    /// Takes the lock to read: any number of readers hold it together, while nobody writes. A writer that waits holds new readers
+    /// back. Each reader has a lease of its own.
+    pub fn read(self) -> Self {
+        self.mode(Mode::Read)
+    }
+
+    /// Takes the lock to write: alone, with neither readers nor other writers. Under it, a nested call takes it to read without
+    /// waiting; the other way round a nested call gets [`LockError::WouldDeadlock`].
+    pub fn write(self) -> Self {
+        self.mode(Mode::Write)
+    }
+
+    /// Takes one of `permits` permits: at most so many hold the lock at once, across all processes. Where deployed versions do not
+    /// agree on the number, the smallest one counts as long as one of its holders is there. The permit of a holder that has died
+    /// comes back after its lease.
+    pub fn semaphore(self, permits: u32) -> Self {
+        self.mode(Mode::Semaphore(permits))
+    }
+
+    /// Takes the lock for a logical owner, such as a workflow: any number of holders for the same owner hold it together, in any
+    /// process, each with a lease of its own. It is free for others when the last of them has ended. Another holder for an owner
+    /// that has the lock does not wait behind others.
+    pub fn owner(self, name: &str) -> Self {
+        self.mode(Mode::owner(name))
+    }
+
+    fn mode(mut self, mode: Mode) -> Self {
+        self.settings.mode = mode;
+        self
+    }
+
+    /// Where the call tree holds the lock already, in the same mode, passes through and is counted, instead of
+    /// [`LockError::WouldDeadlock`]. The lock is released when the last one has ended. Tasks that a body has spawned are not part of
+    /// its call tree.
+    pub fn reentrant(mut self) -> Self {
+        self.settings.reentrant = Some(true);
+        self
+    }
+
+    /// If this holder's lease runs out without a release (the process has died, stands still, or cannot reach the store), nobody
+    /// gets the lock for so much longer, in which requests that are still on their way arrive. A release ends it at once.
+    pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
+        self.settings.lock_delay = Some(lock_delay);
         self
     }
 
@@ -175,7 +221,8 @@ impl LockRequest {
     /// is given on in order: await it, or drop it, before awaiting anything else for long.
     // Not an `async fn`, whose future would hold the request as well: there may be thousands who wait.
     pub fn acquire(self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + 'static {
-        let wanted = key::check(self.key).map(|name| self.settings.wanted(&self.manager, name, "", self.holder));
+        let wanted = self.names.checked();
+        let wanted = wanted.map(|names| (names, self.settings.wanted(&self.manager, "", self.holder)));
         acquire(self.manager.into_shared(), wanted, LockGuard::new)
     }
 

@@ -42,7 +42,8 @@ impl<F: Future> Future for Run<'_, F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let held = Arc::clone(self.guard.held());
         // A call that hangs, or runs beyond a shutdown, is cancelled whatever was asked for in case of a loss.
-        let cancels = |fate| held.terms.on_lost == OnLost::Cancel || !matches!(fate, Fate::Lost(_));
+        let on_lost = self.guard.on_lost;
+        let cancels = |fate| on_lost == OnLost::Cancel || !matches!(fate, Fate::Lost(_));
         // Listen before looking, so that no loss falls between the two.
         held.runner().register(cx.waker());
         let lost_before = held.look();
@@ -57,6 +58,8 @@ impl<F: Future> Future for Run<'_, F> {
             let _span = held.span.enter();
             self.body.as_mut().poll(cx)
         };
+        // A call that passes through this lock may have been polled by another waker, and have put that in the place of this one.
+        held.runner().register(cx.waker());
         let fate = held.look();
         if fate.is_some() && lost_before.is_none() {
             count_overrun(&held, fate);
@@ -81,7 +84,7 @@ fn count_overrun(held: &crate::held::Held, fate: Option<Fate>) {
         held.manager.stats.count_overrun();
         tracing::warn!(
             parent: &held.span,
-            key = held.name(),
+            key = &*held.name(),
             ?over,
             "the body kept its thread beyond the lock's deadline; await more often, or move blocking work to spawn_blocking"
         );

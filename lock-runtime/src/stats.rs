@@ -13,6 +13,8 @@ pub struct Stats {
     pub acquired: u64,
     /// Those of them that came from another call of this process, without a trip to the store.
     pub passed: u64,
+    /// Calls that got the result of another call of this process instead of a lock, under `on_busy = coalesce`.
+    pub coalesced: u64,
     /// Calls that ended with [`LockError::Busy`](crate::LockError::Busy).
     pub busy: u64,
     /// Renewals confirmed by the store.
@@ -38,6 +40,7 @@ pub struct Stats {
 pub(crate) struct Counters {
     acquired: AtomicU64,
     passed: AtomicU64,
+    coalesced: AtomicU64,
     busy: AtomicU64,
     renewals: AtomicU64,
     lost_expired: AtomicU64,
@@ -60,6 +63,10 @@ impl Counters {
 
     pub(crate) fn count_passed(&self) {
         count(&self.passed);
+    }
+
+    pub(crate) fn count_coalesced(&self) {
+        count(&self.coalesced);
     }
 
     pub(crate) fn count_busy(&self) {
@@ -95,6 +102,7 @@ impl Counters {
         Stats {
             acquired: read(&self.acquired),
             passed: read(&self.passed),
+            coalesced: read(&self.coalesced),
             busy: read(&self.busy),
             renewals: read(&self.renewals),
             lost_expired: read(&self.lost_expired),

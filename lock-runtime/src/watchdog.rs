@@ -1,7 +1,7 @@
 //! One scheduler for all held locks: it renews them in time, many per round trip, and ends those that are lost.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use once_cell::sync::Lazy;
@@ -12,7 +12,7 @@ use crate::engine::{Engine, Timer};
 use crate::error::LostReason;
 use crate::held::{Fate, Held};
 use crate::manager::Shared;
-use crate::store::{LockStore, LossHint, StoreError, Verdict};
+use crate::store::{LockStore, LossHint, Mode, StoreError, Verdict};
 
 /// How many locks one round trip renews at most: a script over more would hold up the server's other clients.
 const BATCH: usize = 100;
@@ -22,6 +22,8 @@ const AT_ONCE: usize = 4;
 /// How long after the grant a lock is first checked, where the store reports losses: short sections are not
 /// worth the command.
 const CHECK_AFTER: Duration = Duration::from_millis(20);
+/// How often a lock with many holders is checked at most because its key has changed.
+const CHECK_SHARED_EVERY: Duration = Duration::from_millis(250);
 /// The scheduler looks at its clock at least this often while locks are held: its timer stands still while the
 /// host sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -43,6 +45,8 @@ pub(crate) struct Plan {
     renew_at: Option<Moment>,
     /// When to check without renewing. `None`: no need.
     check_at: Option<Moment>,
+    /// When it was last put on the way to be checked or renewed.
+    checked_at: Option<Moment>,
     /// Whether this lock is in its store's lane, or in a batch under way.
     in_flight: bool,
     /// The lock's place in its store's lane.
@@ -199,11 +203,13 @@ impl Watchdog {
             lane.waiting.remove(&(place, held.id));
         }
         if std::mem::take(&mut plan.indexed) {
-            let key = (store_id(&*held.manager.store), Arc::clone(&held.key));
-            if let Some(all) = schedule.index.get_mut(&key) {
-                all.retain(|other| other.id != held.id);
-                if all.is_empty() {
-                    schedule.index.remove(&key);
+            for key in held.keys().iter() {
+                let key = (store_id(&*held.manager.store), Arc::clone(key));
+                if let Some(all) = schedule.index.get_mut(&key) {
+                    all.retain(|other| other.id != held.id);
+                    if all.is_empty() {
+                        schedule.index.remove(&key);
+                    }
                 }
             }
         }
@@ -234,7 +240,16 @@ impl Watchdog {
         };
         for held in suspects {
             let mut plan = held.plan();
-            plan.check_at = Some(now);
+            let at = match (hint, plan.checked_at) {
+                // The other holders' coming and going changes the key all the time.
+                (LossHint::Key(_), Some(checked)) if held.mode != Mode::Exclusive => {
+                    now.max(checked.after(CHECK_SHARED_EVERY))
+                }
+                _ => now,
+            };
+            // The answer to what is under way may be from before the hint.
+            let before = plan.check_at.filter(|_| !plan.in_flight);
+            plan.check_at = Some(before.map_or(at, |before| before.min(at)));
             Self::reschedule(&mut schedule, &mut plan, &held);
         }
         self.rearm(&mut schedule);
@@ -343,10 +358,13 @@ impl Watchdog {
             }
             if renew || check {
                 plan.in_flight = true;
+                plan.checked_at = Some(now);
                 if held.manager.reports_losses && !plan.indexed {
                     plan.indexed = true;
-                    let key = (store_id(&*held.manager.store), Arc::clone(&held.key));
-                    schedule.index.entry(key).or_default().push(Arc::clone(&held));
+                    for key in held.keys().iter() {
+                        let key = (store_id(&*held.manager.store), Arc::clone(key));
+                        schedule.index.entry(key).or_default().push(Arc::clone(&held));
+                    }
                 }
                 let lane = schedule.lanes.entry(store_id(&*held.manager.store)).or_default();
                 plan.waiting = Some(held.deadline());
@@ -391,7 +409,8 @@ impl Watchdog {
         };
         while lane.running < AT_ONCE {
             let mut due = Vec::new();
-            while due.len() < BATCH
+            let mut keys = 0;
+            while keys < BATCH
                 && let Some((_, held)) = lane.waiting.pop_first()
             {
                 let mut plan = held.plan();
@@ -401,6 +420,7 @@ impl Watchdog {
                 let extend = plan.renew_at.is_some_and(|at| at <= now) && !plan.is_hung(&held);
                 drop(plan);
                 if watched {
+                    keys += held.keys().iter().count();
                     due.push(Due { held, extend });
                 }
             }
@@ -461,15 +481,22 @@ impl Batch {
     async fn run(mut self) {
         let Some(first) = self.due.first() else { return };
         let store = Arc::clone(&first.held.manager.store);
-        let requests: Vec<_> = self.due.iter().map(|due| due.held.renew_request(due.extend)).collect();
+        let requests: Vec<_> = self
+            .due
+            .iter()
+            .flat_map(|due| due.held.renew_requests(due.extend))
+            .collect();
         // The new deadlines count from here: the store cannot have set the expiry earlier.
         let sent = self.watchdog.clock.now();
         let left = self.due.iter().map(|due| due.held.deadline().since(sent)).min();
         let answer = tokio::time::timeout(budget(left.unwrap_or_default()), store.renew(&requests)).await;
         let due = std::mem::take(&mut self.due);
         match answer {
-            Ok(Ok(verdicts)) if verdicts.len() == due.len() => {
-                for (due, verdict) in due.into_iter().zip(verdicts) {
+            Ok(Ok(verdicts)) if verdicts.len() == requests.len() => {
+                let mut verdicts = verdicts.into_iter();
+                for due in due {
+                    let keys = due.held.keys().iter().count();
+                    let verdict = verdicts.by_ref().take(keys).fold(Verdict::Owned, Verdict::or);
                     self.settle(&due, sent, Some(verdict));
                 }
             }
@@ -583,13 +610,4 @@ fn budget(left: Duration) -> Duration {
 /// Tells stores apart by where they live.
 fn store_id(store: &dyn LockStore) -> usize {
     std::ptr::from_ref(store).cast::<()>().addr()
-}
-
-/// A receiver for a store's hints that does not keep the watchdog or the store alive.
-pub(crate) fn hint_receiver(watchdog: Weak<Watchdog>, store: Weak<dyn LockStore>) -> crate::store::LossReceiver {
-    Arc::new(move |hint| {
-        if let (Some(watchdog), Some(store)) = (watchdog.upgrade(), store.upgrade()) {
-            watchdog.hint(&*store, &hint);
-        }
-    })
 }

@@ -9,9 +9,11 @@
 )]
 
 mod arguments;
+mod coalesce;
 mod drop_order;
 mod future_size;
 mod keys;
+mod modes;
 mod other_macros;
 mod parameters;
 mod receivers;

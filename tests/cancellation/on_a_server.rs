@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{Backoff, LockError, LockManager, distributed_lock};
-use lock_tests::proxy::Close;
+use lock_tests::proxy::{Close, Hit};
 use lock_tests::{Action, Command, PATIENCE, Proxy, Server, Stamp, eventually};
 
 use crate::dropping::{count_polls, drop_after};
@@ -13,6 +13,7 @@ use crate::dropping::{count_polls, drop_after};
 const LEASE: Duration = Duration::from_secs(60);
 const LEASE_MILLIS: &str = "60000";
 const FOREIGN: &str = "another holder";
+const FOREIGN_WRITER: &str = "w:0123456789abcdef0123456789abcdef:host:1:foreign";
 /// A check or renewal that was on its way when the call was dropped may still arrive for so long.
 const ON_ITS_WAY: Duration = Duration::from_millis(500);
 
@@ -26,6 +27,49 @@ enum Call {
     Run,
     /// An annotated function, with the same.
     Annotated,
+    /// The same with a lock that others may hold as well.
+    Read,
+    /// The same with two locks, of which the second is the one that the fault is about.
+    All,
+}
+
+impl Call {
+    fn keys(self, key: &str) -> Vec<String> {
+        match self {
+            Self::All => vec![first_of_all(key), key.to_owned()],
+            _ => vec![key.to_owned()],
+        }
+    }
+
+    /// The key of the queue that it stands in.
+    fn queue(self, key: &str) -> String {
+        match self {
+            Self::Read => format!("%lock-shared:{{{key}}}"),
+            _ => format!("%lock-queue:{{{key}}}"),
+        }
+    }
+
+    /// Gives the lock to somebody whom nobody may be in beside.
+    fn make_busy(self, server: &Server, key: &str) {
+        if self == Self::Read {
+            // Far away.
+            server.cmd(&["ZADD", key, "9e12", FOREIGN_WRITER, "1", "#w"]);
+        } else {
+            server.cmd(&["SET", key, FOREIGN, "PX", LEASE_MILLIS]);
+        }
+    }
+
+    fn is_still_busy(self, server: &Server, key: &str) -> bool {
+        if self == Self::Read {
+            server.ask::<Vec<String>>(&["ZRANGE", key, "0", "-1"]) == ["#w", FOREIGN_WRITER]
+        } else {
+            server.value(key).as_deref() == Some(FOREIGN)
+        }
+    }
+}
+
+fn first_of_all(key: &str) -> String {
+    format!("a-{key}")
 }
 
 /// What becomes of the command that is meant.
@@ -56,18 +100,21 @@ struct Case {
     warm: bool,
 }
 
-/// Whether a command takes `key`. Renewals look the same but are not due for 40 s.
+/// Whether a command takes `key`, or asks for a place in its queue. Renewals look the same but are not due for 40 s.
 fn takes(command: &Command, key: &str) -> bool {
     command.mentions(key)
         && command
             .arguments
-            .last()
-            .is_some_and(|last| last == LEASE_MILLIS.as_bytes())
+            .iter()
+            .any(|argument| argument == LEASE_MILLIS.as_bytes())
 }
 
-/// Whether a command gives `key` back. Checks look the same but come on another connection.
+/// Whether a command gives `key` back, by whoever has not stood in the queue.
 fn gives_back(command: &Command, key: &str) -> bool {
-    command.is_script() && command.mentions(key) && command.arguments.last().is_some_and(|last| last == b"0")
+    command.is_script()
+        && command.mentions(key)
+        && command.mentions("%lock-wake:")
+        && matches!(command.arguments.as_slice(), [.., keep, member] if keep == b"0" && member.is_empty())
 }
 
 #[distributed_lock(key = "<key:raw>", manager = manager)]
@@ -84,15 +131,15 @@ async fn call(manager: LockManager, call: Call, key: String) -> Result<(), LockE
         Call::Acquire => request.acquire().await.map(drop),
         Call::Fenced => request.fencing().acquire().await.map(drop),
         Call::Annotated => annotated(&manager, &key).await,
-        Call::Run => {
-            request
-                .run(async {
-                    for _ in 0..2 {
-                        tokio::task::yield_now().await;
-                    }
-                })
-                .await
-        }
+        Call::Run => request.run(two_polls()).await,
+        Call::Read => request.read().run(two_polls()).await,
+        Call::All => manager.lock_all(call.keys(&key)).run(two_polls()).await,
+    }
+}
+
+async fn two_polls() {
+    for _ in 0..2 {
+        tokio::task::yield_now().await;
     }
 }
 
@@ -102,6 +149,7 @@ struct Scene<'a> {
     proxy: Proxy,
     manager: LockManager,
     key: String,
+    hit: Option<Hit>,
 }
 
 impl<'a> Scene<'a> {
@@ -122,19 +170,18 @@ impl<'a> Scene<'a> {
             eventually("the manager to connect", || async { manager.check().await.is_ok() }).await;
         }
         let key = format!("key-{nth}-{}", proxy.addr().port());
+        let mut hit = None;
         match (&case.fault, case.to) {
             (Fault::None, _) => {}
-            (Fault::Busy, _) => {
-                server.cmd(&["SET", &key, FOREIGN, "PX", LEASE_MILLIS]);
-            }
-            (Fault::Handed, _) => hand_over_later(server, &key).await,
+            (Fault::Busy, _) => case.call.make_busy(server, &key),
+            (Fault::Handed, _) => hand_over_later(server, case.call, &key).await,
             (Fault::Does(action), To::Acquires) => {
                 let key = key.clone();
-                proxy.on_each(move |command| takes(command, &key), action.clone());
+                hit = Some(proxy.on_each(move |command| takes(command, &key), action.clone()));
             }
             (Fault::Does(action), To::FirstRelease) => {
                 let key = key.clone();
-                proxy.on_next(move |command| gives_back(command, &key), action.clone());
+                hit = Some(proxy.on_next(move |command| gives_back(command, &key), action.clone()));
             }
         }
         Self {
@@ -142,6 +189,7 @@ impl<'a> Scene<'a> {
             proxy,
             manager,
             key,
+            hit,
         }
     }
 
@@ -152,9 +200,8 @@ impl<'a> Scene<'a> {
         // What is held now comes late; the silent connections stay silent.
         self.proxy.heal();
         if let Fault::Busy = case.fault {
-            assert_eq!(
-                self.server.value(&self.key).as_deref(),
-                Some(FOREIGN),
+            assert!(
+                case.call.is_still_busy(self.server, &self.key),
                 "{case:?} after poll {polls}"
             );
             self.server.cmd(&["DEL", &self.key]);
@@ -172,14 +219,17 @@ impl<'a> Scene<'a> {
         }
         // Another client can acquire, and what goes on in the background leaves its lock alone. It is tried again and again: a
         // request that was still in this process when the call was dropped may take the key for a moment.
-        eventually(
-            &format!("another client to get the key, {case:?} dropped after poll {polls}"),
-            || async {
-                let next: Option<String> = self.server.ask(&["SET", &self.key, "next", "NX", "PX", LEASE_MILLIS]);
-                next.is_some()
-            },
-        )
-        .await;
+        let keys = case.call.keys(&self.key);
+        for key in &keys {
+            eventually(
+                &format!("another client to get the key, {case:?} dropped after poll {polls}"),
+                || async {
+                    let next: Option<String> = self.server.ask(&["SET", key, "next", "NX", "PX", LEASE_MILLIS]);
+                    next.is_some()
+                },
+            )
+            .await;
+        }
         assert!(
             clock.elapsed() < PATIENCE / 2,
             "{case:?} after poll {polls}: the key lasted {:?}",
@@ -187,15 +237,17 @@ impl<'a> Scene<'a> {
         );
         eventually(
             &format!("the queue to be gone, {case:?} dropped after poll {polls}"),
-            || async { !self.server.exists(&queue(&self.key)) },
+            || async { keys.iter().all(|key| !self.server.exists(&case.call.queue(key))) },
         )
         .await;
         self.nothing_is_renewed(&case, polls, dropped).await;
-        assert_eq!(
-            self.server.value(&self.key).as_deref(),
-            Some("next"),
-            "{case:?} after poll {polls}"
-        );
+        for key in &keys {
+            assert_eq!(
+                self.server.value(key).as_deref(),
+                Some("next"),
+                "{case:?} after poll {polls}"
+            );
+        }
         ended.is_some()
     }
 
@@ -238,19 +290,17 @@ impl<'a> Scene<'a> {
     }
 }
 
-fn queue(key: &str) -> String {
-    format!("%lock-queue:{{{key}}}")
-}
-
 /// Takes the lock, and gives it back as soon as somebody waits for it; or after a while, since nobody may come.
-async fn hand_over_later(server: &Server, key: &str) {
+async fn hand_over_later(server: &Server, call: Call, key: &str) {
     let manager = LockManager::builder(&server.url())
         .prefix("")
         .lease(LEASE)
         .build()
         .unwrap();
-    let guard = manager.lock(key).acquire().await.unwrap();
-    let (key, mut connection) = (queue(key), server.connection().await);
+    let request = manager.lock(key);
+    let request = if call == Call::Read { request.write() } else { request };
+    let guard = request.acquire().await.unwrap();
+    let (key, mut connection) = (call.queue(key), server.connection().await);
     tokio::spawn(async move {
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(500) {
@@ -272,6 +322,9 @@ async fn hand_over_later(server: &Server, key: &str) {
 async fn drop_at_every_await(server: &Server, case: Case) {
     let scene = Scene::set(server, &case, 0).await;
     let polls = count_polls(call(scene.manager.clone(), case.call, scene.key.clone())).await;
+    // Without a connection beforehand there may be none in time to meet it on.
+    let met = scene.hit.as_ref().is_none_or(|hit| hit.times() > 0);
+    assert!(met || !case.warm, "{case:?} meets no fault");
     scene.proxy.heal();
     // The number is not the same each time: it depends on what is ready when.
     let most = (polls + 3).min(24);
@@ -306,8 +359,24 @@ async fn join_all<F: Future>(futures: Vec<F>) {
     .await;
 }
 
-async fn acquiring(fault: Fault) {
+/// A server that knows the scripts: one that it does not know is not carried out at once, and a fault would hit the question.
+async fn warm_server() -> Server {
     let server = Server::start();
+    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let requests = [
+        manager.lock("k"),
+        manager.lock("k").fencing(),
+        manager.lock("k").read(),
+        manager.lock_all(["k", "l"]),
+    ];
+    for request in requests {
+        request.run(async {}).await.unwrap();
+    }
+    server
+}
+
+async fn acquiring(fault: Fault) {
+    let server = warm_server().await;
     let case = |call, warm| Case {
         call,
         fault: fault.clone(),
@@ -320,6 +389,8 @@ async fn acquiring(fault: Fault) {
         case(Call::Run, true),
         case(Call::Annotated, true),
         case(Call::Fenced, true),
+        case(Call::Read, true),
+        case(Call::All, true),
     ];
     join_all(
         cases
@@ -331,14 +402,19 @@ async fn acquiring(fault: Fault) {
 }
 
 async fn releasing(fault: Fault) {
-    let server = Server::start();
+    let server = warm_server().await;
     let case = |call| Case {
         call,
         fault: fault.clone(),
         to: To::FirstRelease,
         warm: true,
     };
-    let cases = [case(Call::Run), case(Call::Annotated)];
+    let cases = [
+        case(Call::Run),
+        case(Call::Annotated),
+        case(Call::Read),
+        case(Call::All),
+    ];
     join_all(
         cases
             .into_iter()

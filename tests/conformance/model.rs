@@ -1,6 +1,7 @@
 //! Random histories of several clients, compared answer by answer with an executable specification.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Debug;
 use std::time::Duration;
 
 use lock_runtime::store::{Attempt, Fence, Verdict};
@@ -10,13 +11,19 @@ use proptest::test_runner::{Config, TestRunner};
 
 use crate::place::{Ask, Client, Place, STEP, Standing, is_about};
 
-/// How many histories, and how many steps each of them has. For a long run raise the first.
-const HISTORIES: u32 = 40;
-const STEPS: usize = 80;
+/// How many steps a history has.
+pub(crate) const STEPS: usize = 80;
 const KEYS: usize = 3;
 /// Those who only try. The ones who stand in line are new each time.
 const CLIENTS: usize = 3;
 const HOLDER: usize = CLIENTS;
+
+/// How many histories: a few seconds' worth, or as many as have the number of steps that the environment says.
+pub(crate) fn histories() -> u32 {
+    let steps = std::env::var("LOCK_MODEL_STEPS").ok();
+    let steps = steps.map_or(40 * STEPS, |steps| steps.parse().expect("a number of steps"));
+    u32::try_from(steps.div_ceil(STEPS)).expect("a number of steps that can be done")
+}
 
 /// Who has a key, and until when. Once released into its minimum hold, the key is nobody's.
 #[derive(Clone, Copy, Debug)]
@@ -355,10 +362,10 @@ impl<'a, P: Place> Scene<'a, P> {
 
 pub(crate) async fn random_histories_follow_the_model(place: &impl Place) {
     let mut runner = TestRunner::new(Config::default());
-    let histories = prop::collection::vec(step(), STEPS);
+    let random = prop::collection::vec(step(), STEPS);
     let mut last_token = 0;
-    for nth in 0..HISTORIES {
-        let history = histories.new_tree(&mut runner).unwrap().current();
+    for nth in 0..histories() {
+        let history = random.new_tree(&mut runner).unwrap().current();
         let mut scene = Scene::new(place, nth, last_token);
         // One that fails is shown whole.
         let told = Told(&history);
@@ -373,9 +380,9 @@ pub(crate) async fn random_histories_follow_the_model(place: &impl Place) {
 }
 
 /// Shows the history if a step of it panics.
-struct Told<'a>(&'a [Step]);
+pub(crate) struct Told<'a, S: Debug>(pub(crate) &'a [S]);
 
-impl Drop for Told<'_> {
+impl<S: Debug> Drop for Told<'_, S> {
     fn drop(&mut self) {
         eprintln!("the history was {:#?}", self.0);
     }

@@ -1,13 +1,14 @@
 //! Where the suite's locks are kept: what it needs from a store beyond the seam itself.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, LockStore, QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest, Sighting,
-    StoreError, Turn, Verdict,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, LockStore, QueueRequest, Queued, Receipt,
+    ReleaseRequest, RenewRequest, Sighting, StoreError, Turn, Verdict,
 };
 use lock_runtime::{BootClock, Clock, TokioClock};
 use lock_tests::{PATIENCE, Server};
@@ -90,13 +91,30 @@ impl OnServer {
 }
 
 /// A real server's clock cannot be moved, but the expiry of its locks can. What has passed of the last step is given back first.
-/// Queues stay as they are: their expiry is that of the processes that wait.
+/// Queues stay as they are: their expiry is that of the processes that wait. Where several hold a lock, each has an expiry of its own, in
+/// its score.
 const AGE: &str = "
 local step, span = tonumber(ARGV[1]), tonumber(ARGV[2])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function aged(left) return math.ceil(left / step) * step - span end
 for _, key in ipairs(redis.call('KEYS', '*')) do
-  local left = redis.call('PTTL', key)
-  if left >= 0 and not string.find(key, '%lock-queue:', 1, true) then
-    redis.call('PEXPIRE', key, math.ceil(left / step) * step - span)
+  if string.find(key, '%lock-queue', 1, true) or string.find(key, '%lock-shared', 1, true) then
+    -- It stays.
+  elseif redis.call('TYPE', key).ok == 'zset' and redis.call('PTTL', key) < 0 then
+    return redis.error_reply('ERR ' .. key .. ' would stay for ever')
+  else
+    local holders = redis.call('TYPE', key).ok == 'zset' and redis.call('ZRANGEBYSCORE', key, 1e12, '+inf', 'WITHSCORES') or {}
+    for i = 1, #holders, 2 do
+      local left = holders[i + 1] - now
+      if left > 0 then
+        redis.call('ZADD', key, string.format('%.0f', now + aged(left)), holders[i])
+      end
+    end
+    local left = redis.call('PTTL', key)
+    if left >= 0 then
+      redis.call('PEXPIRE', key, string.format('%.0f', aged(left)))
+    end
   end
 end
 return 0";
@@ -154,6 +172,13 @@ impl Default for Ask {
     }
 }
 
+/// A token as the runtime makes them, and not the same backwards.
+pub(crate) fn token(name: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    format!("{:032x}", hasher.finish())
+}
+
 pub(crate) const GRANTED: Attempt = Attempt::Granted { fence: None };
 
 impl Client {
@@ -199,6 +224,28 @@ impl Client {
             Attempt::Granted { fence: Some(fence) } => fence,
             other => panic!("{other:?} instead of a grant with a token"),
         }
+    }
+
+    /// Asks for many locks without a token.
+    pub(crate) async fn acquire_all(
+        &self,
+        keys: &[&str],
+        former: Option<&str>,
+        keep: bool,
+        lease: Duration,
+    ) -> AttemptAll {
+        let keys: Vec<Arc<str>> = keys.iter().map(|&key| key.into()).collect();
+        let receipt = Receipt::default();
+        let request = AcquireAllRequest {
+            keys: &keys,
+            value: &self.value.as_str().into(),
+            former,
+            keep,
+            lease,
+            fence: false,
+            receipt: &receipt,
+        };
+        self.store.acquire_all(&request).await.unwrap()
     }
 
     pub(crate) fn request(&self, key: &str, extend: Option<Duration>) -> RenewRequest {

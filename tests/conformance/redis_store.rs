@@ -9,7 +9,7 @@ use lock_tests::{Proxy, eventually};
 
 use crate::place::{Ask, Client, GRANTED, LONG, OnServer, Place, is_about};
 
-const FENCED: Ask = Ask {
+pub(crate) const FENCED: Ask = Ask {
     lease: LONG,
     fence: true,
     tell_remaining: true,
@@ -46,7 +46,7 @@ async fn the_counter_of_tokens_is_the_only_key_left_behind_and_bears_the_prefix(
     assert_eq!(place.0.keys(), ["shop:%lock-fence"]);
 }
 
-fn is_wrong_type(error: &StoreError) -> bool {
+pub(crate) fn is_wrong_type(error: &StoreError) -> bool {
     error.is_permanent() && error.outcome() == Outcome::NotApplied && error.to_string().contains("WRONGTYPE")
 }
 
@@ -144,10 +144,10 @@ async fn a_command_is_sent_once_where_the_server_knows_the_script() {
 
 /// Keeps what a store reports.
 #[derive(Clone, Default)]
-struct Reports(Arc<Mutex<Vec<LossHint>>>);
+pub(crate) struct Reports(Arc<Mutex<Vec<LossHint>>>);
 
 impl Reports {
-    fn listen(store: &dyn LockStore) -> Self {
+    pub(crate) fn listen(store: &dyn LockStore) -> Self {
         let reports = Self::default();
         let kept = Arc::clone(&reports.0);
         assert!(store.report_losses(Arc::new(move |hint| {
@@ -156,14 +156,14 @@ impl Reports {
         reports
     }
 
-    async fn wait_for(&self, wanted: &LossHint) {
+    pub(crate) async fn wait_for(&self, wanted: &LossHint) {
         eventually(&format!("the report {wanted:?}"), || async {
             self.0.lock().unwrap().contains(wanted)
         })
         .await;
     }
 
-    fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.0.lock().unwrap().clear();
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod children;
+mod door;
 mod judge;
 mod proxy;
 mod server;

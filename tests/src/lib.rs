@@ -4,6 +4,7 @@
 //! - [`proxy`]: a TCP proxy that speaks RESP and loses, delays, holds, doubles or forges what passes through it.
 //! - [`children`]: a second process with a line protocol, to be stopped and killed.
 //! - [`judge`]: says from records whether two holders overlapped and whether tokens grew.
+//! - [`door`]: the same for locks that several may hold at once, as it happens.
 //! - [`eventually`]: waits for a condition instead of sleeping.
 //!
 //! Everything here panics with one sentence when it cannot do its work: a test that cannot run has failed.
@@ -15,6 +16,7 @@
 pub mod certificates;
 pub mod children;
 pub mod clock;
+pub mod door;
 pub mod judge;
 pub mod patience;
 pub mod proxy;
@@ -24,6 +26,7 @@ pub mod server;
 
 pub use children::Child;
 pub use clock::Stamp;
+pub use door::Door;
 pub use judge::{Judge, StoreJudge};
 pub use patience::{PATIENCE, eventually, eventually_some};
 pub use proxy::{Action, Command, Flow, Proxy};

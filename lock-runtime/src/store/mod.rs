@@ -1,6 +1,8 @@
 //! The one seam between the runtime and whatever keeps the locks.
 
+mod all;
 pub mod memory;
+pub(crate) mod mode;
 pub mod redis;
 
 use std::error::Error;
@@ -12,14 +14,22 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Moment};
 use crate::holder::Holder;
+pub use crate::inspect::LockPage;
+use crate::inspect::{self, LockInfo};
+pub use mode::Mode;
 
 /// What a store's operation returns.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// Where locks are kept.
 ///
+/// Every value tells the [`Mode`] in which it is to hold its key.
+///
 /// # What an implementation promises
-/// - While a key holds an unexpired value, [`acquire`](Self::acquire) of any other value is [`Attempt::Busy`].
+/// - While a key holds an unexpired value, [`acquire`](Self::acquire) of any other value is [`Attempt::Busy`], unless both are of
+///   modes that may hold it together.
+/// - In every mode but exclusive, nobody overtakes those in the store's [`queue`](Self::queue), except another holder for an owner that
+///   has the lock.
 /// - An `acquire` that finds its own value grants it again: a request delivered twice grants one lock.
 /// - `renew`, `release` and `fence` act only where the key holds the given value, and compare and act in one step.
 /// - A renewal never creates a key.
@@ -34,6 +44,13 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 pub trait LockStore: Debug + Send + Sync + 'static {
     /// Takes the lock if it is free.
     fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt>;
+
+    /// Takes many locks, all of them or none, for one value of an exclusive lock.
+    ///
+    /// A store that can do so in one step should. This default takes one after the other, and gives them back when one is busy.
+    fn acquire_all<'a>(&'a self, request: &'a AcquireAllRequest<'a>) -> StoreFuture<'a, AttemptAll> {
+        Box::pin(all::one_by_one(self, request))
+    }
 
     /// Renews (or only checks) many locks in one round trip. One verdict per request, in the same order.
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>>;
@@ -78,6 +95,26 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         false
     }
 
+    /// Tells how one lock stands, all at one moment. `None`: it is free, and nobody waits.
+    fn inspect<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<LockInfo>> {
+        let _ = key;
+        inspect::unavailable()
+    }
+
+    /// Tells of the held locks whose whole keys match a glob as Redis reads it, a page at a time: the first one `from` zero. A
+    /// lock that is held throughout is on at least one page.
+    fn list<'a>(&'a self, pattern: &'a str, from: u64) -> StoreFuture<'a, LockPage> {
+        let _ = (pattern, from);
+        inspect::unavailable()
+    }
+
+    /// Takes a lock away from all its holders, and hands it to the first who waits. Returns whether anybody held it. What is no
+    /// lock must not be touched.
+    fn force_release<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
+        let _ = key;
+        inspect::unavailable()
+    }
+
     /// Whether the store lives in this process and by tokio's clock, so that [`acquire_now`](Self::acquire_now) and
     /// [`release_now`](Self::release_now) answer.
     fn release_is_immediate(&self) -> bool {
@@ -114,6 +151,46 @@ pub struct AcquireRequest<'a> {
     pub fair: bool,
     /// Filled in by the store before it sends anything.
     pub receipt: &'a Receipt,
+}
+
+/// Asks for many locks. See [`LockStore::acquire_all`].
+#[derive(Debug)]
+pub struct AcquireAllRequest<'a> {
+    /// The whole keys, sorted, each once.
+    pub keys: &'a [Arc<str>],
+    /// The value to store under all of them.
+    pub value: &'a Arc<str>,
+    /// An earlier value of the same caller, which may hold some of the keys and gives way to `value`. Where not all keys are free,
+    /// it is released as well.
+    pub former: Option<&'a str>,
+    /// Where not all keys are free, to keep those before the first busy one: whoever waits for a key then holds smaller ones
+    /// only, so nobody waits in a circle.
+    pub keep: bool,
+    /// Time to live in the store.
+    pub lease: Duration,
+    /// Whether to take a fencing token in the same step, one for all.
+    pub fence: bool,
+    /// Filled in by the store before it sends anything.
+    pub receipt: &'a Receipt,
+}
+
+/// The answer to an [`AcquireAllRequest`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttemptAll {
+    /// All locks are the caller's.
+    Granted {
+        /// The fencing token, if one was asked for.
+        fence: Option<u64>,
+    },
+    /// Another holder has one of them.
+    Busy {
+        /// Which key: the first busy one.
+        at: usize,
+        /// Who.
+        holder: Option<Holder>,
+        /// The rest of its lease, if known. `None` also for a key without expiry.
+        remaining: Option<Duration>,
+    },
 }
 
 /// Which connection a request was sent on, and whether it was answered.
@@ -269,6 +346,13 @@ pub enum Verdict {
     Gone,
     /// The key held something else.
     Foreign,
+}
+
+impl Verdict {
+    /// The first that is not [`Owned`](Self::Owned): what many of them say about a lock of many keys.
+    pub(crate) fn or(self, other: Self) -> Self {
+        if self == Self::Owned { other } else { self }
+    }
 }
 
 /// The answer to [`LockStore::fence`].

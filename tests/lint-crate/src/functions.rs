@@ -394,3 +394,96 @@ impl Boxed for Service {
         Ok(ready(self.named.number).await)
     }
 }
+
+/// How many at once.
+pub const PERMITS: u32 = 3;
+
+/// A reader.
+///
+/// # Errors
+/// The lock's.
+#[distributed_lock(key = "mode:<id>", mode = read, lock_delay = "5s")]
+pub async fn reader(id: u32) -> Shop<u32> {
+    Ok(ready(id).await)
+}
+
+/// A writer.
+///
+/// # Errors
+/// The lock's.
+#[distributed_lock(key = "mode:<id>", mode = write, reentrant, fencing)]
+pub async fn writer(id: u32) -> Shop<u32> {
+    Ok(ready(id).await)
+}
+
+/// A permit of a fixed number.
+///
+/// # Errors
+/// The lock's.
+#[distributed_lock(key = "permits", mode = semaphore(5))]
+pub async fn permit() -> Shop<()> {
+    ready(Ok(())).await
+}
+
+/// A permit of a number that is computed.
+///
+/// # Errors
+/// The lock's.
+#[distributed_lock(key = "permits:<id>", mode = semaphore(PERMITS * factor))]
+pub async fn permit_of_many(id: u32, factor: u32) -> Shop<u32> {
+    Ok(ready(id).await)
+}
+
+/// A step for an owner, and a name that only the owner uses.
+///
+/// # Errors
+/// The lock's.
+#[distributed_lock(key = "order:<order>", owner = "workflow:<workflow.name>", reentrant = false)]
+pub async fn step(order: u32, workflow: &Named) -> Shop<u32> {
+    Ok(ready(order).await)
+}
+
+/// Several keys.
+///
+/// # Errors
+/// The lock's.
+#[distributed_lock(keys = ["account:<from>", "account:<to>", "fees"], lease = 15, lock_delay = Duration::from_secs(5))]
+pub async fn transfer(from: u32, Wrapped(to): Wrapped<u32>, cents: u64) -> Shop<u64> {
+    Ok(ready(cents).await + u64::from(to))
+}
+
+/// A report, of which every caller gets a copy.
+///
+/// # Errors
+/// The lock's.
+#[distributed_lock(key = "report:<month>", on_busy = coalesce)]
+pub async fn report(month: u32, Wrapped(name): Wrapped<&str>) -> Result<Arc<str>, LockError> {
+    ready(Ok(Arc::from(name))).await
+}
+
+/// The same for a generic type, and several keys.
+///
+/// # Errors
+/// The lock's.
+#[distributed_lock(keys = ["report:<month>", "totals"], on_busy = coalesce)]
+pub async fn generic_report<T>(month: T) -> Result<T, Arc<LockError>>
+where
+    T: Display + Clone + Send + Sync + 'static,
+{
+    Ok(ready(month).await)
+}
+
+/// A trait of a method that coalesces.
+#[async_trait]
+pub trait Copied {
+    /// Required.
+    async fn copied(&self, id: u32) -> Result<u32, LockError>;
+}
+
+#[async_trait]
+impl Copied for Named {
+    #[distributed_lock(key = "provided:<id>", on_busy = coalesce, wait = 0)]
+    async fn copied(&self, id: u32) -> Result<u32, LockError> {
+        Ok(ready(id).await)
+    }
+}

@@ -4,6 +4,8 @@
 
 #[path = "lock-child/contend.rs"]
 mod contend;
+#[path = "lock-child/family.rs"]
+mod family;
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -26,15 +28,27 @@ fn main() {
         ["serve"] => serve(),
         ["visit", url, holder, token] => visit(url, holder, token),
         ["hold", url, key, lease] => block_on(hold(url, key, millis(lease))),
+        ["delay", url, key] => block_on(delay(url, key)),
         ["crowd", url, lease] => block_on(crowd(url, millis(lease))),
         ["queue", url] => block_on(queue(url)),
         ["many", url, count, lease] => block_on(many(url, count.parse().unwrap(), millis(lease))),
         ["contend", url, how] => block_on(contend::contend(url, how == "patiently")),
+        ["family", url] => block_on(family::family(url)),
         ["fork", url, key] => fork_inside(url, key),
         ["fork-in-line", url, key] => fork_in_line(url, key),
         ["log", url] => block_on(log(url)),
         ref unknown => panic!("lock-child does not know {unknown:?}"),
     }
+}
+
+/// Waits for a lock that is to stay taken for a while after this process has been killed.
+async fn delay(url: &str, key: &str) {
+    let locks = LockManager::connect(url).await.unwrap();
+    child_says("asking");
+    let request = locks.lock(key).lease(Duration::from_secs(1)).renew(false);
+    let _guard = request.lock_delay(Duration::from_secs(3)).acquire().await.unwrap();
+    child_says("holding");
+    child_hears();
 }
 
 /// Says everything twice.

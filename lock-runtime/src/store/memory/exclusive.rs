@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::Tables;
 use super::queue::Ticket;
+use super::{Tables, other_kind};
 use crate::clock::Moment;
 use crate::holder::Holder;
 use crate::store::{AcquireRequest, Attempt, Fence, ReleaseRequest, RenewRequest, StoreError, Verdict};
@@ -25,6 +25,11 @@ impl Slot {
             expires,
             kept: false,
         }
+    }
+
+    #[cfg(feature = "testing")]
+    pub(super) fn end_at(&mut self, expires: Moment) {
+        self.expires = expires;
     }
 }
 
@@ -50,6 +55,10 @@ impl Tables {
         }
     }
 
+    pub(super) fn is_own(&mut self, key: &str, value: &str, now: Moment) -> bool {
+        self.verdict(key, value, now).is_ok()
+    }
+
     pub(super) fn put(&mut self, key: &Arc<str>, slot: Slot, now: Moment) {
         self.sweep(now);
         self.slots.insert(Arc::clone(key), slot);
@@ -69,6 +78,9 @@ impl Tables {
                 holder: Some(Holder::new(&*slot.value)),
                 remaining: request.tell_remaining.then(|| slot.expires.since(now)),
             });
+        }
+        if self.is_shared(request.key, now) {
+            return Err(other_kind());
         }
         if request.fair && self.has_queue(request.key, now) {
             return Ok(Attempt::Busy {

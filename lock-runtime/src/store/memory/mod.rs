@@ -1,20 +1,30 @@
 //! The embedded store: locks of one process, for examples and for tests. It lives by tokio's clock, which a
 //! test can pause.
 
+mod all;
 mod exclusive;
+mod inspect;
+#[cfg(feature = "testing")]
+mod intervene;
+mod owner;
 mod queue;
+mod read_write;
+mod semaphore;
+mod shared;
 
 use std::collections::HashMap;
 use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{
-    AcquireRequest, Attempt, Fence, LockStore, QueueRequest, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
-    Turn, Verdict,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, LockPage, LockStore, Mode, QueueRequest,
+    ReleaseRequest, RenewRequest, StoreError, StoreFuture, Turn, Verdict,
 };
 use crate::clock::{Clock, Moment, TokioClock};
+use crate::inspect::LockInfo;
 use exclusive::Slot;
-use queue::Queue;
+use queue::{Queue, Ticket};
+use shared::Holders;
 
 /// Locks kept in this process. Managers that are given the same store exclude each other.
 ///
@@ -42,6 +52,23 @@ struct Tables {
     last_fence: u64,
     /// Those who wait for a key, if any.
     queues: HashMap<Box<str>, Queue>,
+    /// The locks that several may hold.
+    shared: HashMap<Arc<str>, Holders>,
+    /// At how many of them to look for expired ones.
+    sweep_shared_at: usize,
+    /// Those who wait for one of them.
+    shared_queues: HashMap<Box<str>, Queue>,
+}
+
+/// As a server says of a key of another type.
+fn other_kind() -> StoreError {
+    StoreError::permanent("the key is held by a lock of another kind: exclusive, or one that several may hold")
+}
+
+fn wake(handed: impl IntoIterator<Item = Arc<Ticket>>) {
+    for ticket in handed {
+        ticket.wake();
+    }
 }
 
 impl MemoryStore {
@@ -61,16 +88,31 @@ impl MemoryStore {
 
     fn take(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
         request.receipt.sent_on(1);
-        self.tables().acquire(request, Self::now())
+        if !Mode::is_shared(request.value) {
+            return self.tables().acquire(request, Self::now());
+        }
+        let (attempt, handed) = self.tables().acquire_shared(request, Self::now());
+        wake(handed);
+        attempt
+    }
+
+    fn take_all(&self, request: &AcquireAllRequest<'_>) -> Result<AttemptAll, StoreError> {
+        request.receipt.sent_on(1);
+        let (attempt, handed) = self.tables().acquire_all(request, Self::now());
+        wake(handed);
+        attempt
     }
 
     /// Releases, and wakes whoever got the lock.
     fn give_back(&self, request: &ReleaseRequest<'_>) -> Verdict {
         request.receipt.sent_on(1);
-        let (verdict, next) = self.tables().release(request, Self::now());
-        if let Some(next) = next {
-            next.wake();
+        if Mode::is_shared(request.value) {
+            let (verdict, handed) = self.tables().release_shared(request, Self::now());
+            wake(handed);
+            return verdict;
         }
+        let (verdict, next) = self.tables().release(request, Self::now());
+        wake(next);
         verdict
     }
 }
@@ -80,12 +122,22 @@ impl LockStore for MemoryStore {
         Box::pin(ready(self.take(request)))
     }
 
+    fn acquire_all<'a>(&'a self, request: &'a AcquireAllRequest<'a>) -> StoreFuture<'a, AttemptAll> {
+        Box::pin(ready(self.take_all(request)))
+    }
+
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>> {
         let mut tables = self.tables();
         let now = Self::now();
         Box::pin(ready(Ok(requests
             .iter()
-            .map(|request| tables.renew(request, now))
+            .map(|request| {
+                if Mode::is_shared(&request.value) {
+                    tables.renew_shared(request, now)
+                } else {
+                    tables.renew(request, now)
+                }
+            })
             .collect())))
     }
 
@@ -94,11 +146,30 @@ impl LockStore for MemoryStore {
     }
 
     fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
-        Box::pin(ready(self.tables().fence(key, value, Self::now())))
+        let mut tables = self.tables();
+        let fence = if Mode::is_shared(value) {
+            tables.fence_shared(key, value, Self::now())
+        } else {
+            tables.fence(key, value, Self::now())
+        };
+        Box::pin(ready(fence))
     }
 
     fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, Turn> {
         Box::pin(self.stand_in_queue(request))
+    }
+
+    fn inspect<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<LockInfo>> {
+        Box::pin(ready(Ok(self.tables().info(key, Self::now()))))
+    }
+
+    fn list<'a>(&'a self, pattern: &'a str, _: u64) -> StoreFuture<'a, LockPage> {
+        let locks = self.tables().matching(pattern, Self::now());
+        Box::pin(ready(Ok(LockPage { locks, next: 0 })))
+    }
+
+    fn force_release<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
+        Box::pin(ready(Ok(self.take_away(key))))
     }
 
     fn release_is_immediate(&self) -> bool {

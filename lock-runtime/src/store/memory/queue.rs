@@ -1,16 +1,17 @@
 //! The memory store's queue: a release hands the lock to the first in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::exclusive::Slot;
-use super::{MemoryStore, Tables};
+use super::{MemoryStore, Tables, wake};
 use crate::clock::{Clock, Moment, tokio_clock_is_paused};
 use crate::engine::Timer;
-use crate::store::{QueueRequest, Queued, StoreError, Turn};
+use crate::holder::Holder;
+use crate::store::{Mode, QueueRequest, Queued, StoreError, Turn};
 
 /// How often a waiter looks at the key by itself: its expiry may have come nearer, by a minimum hold, a shorter renewal, or a
 /// shorter lease of the next holder, of which nobody tells.
@@ -20,17 +21,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// By when they came.
-    places: BTreeMap<u64, Arc<Ticket>>,
+    pub(super) places: BTreeMap<u64, Arc<Ticket>>,
     next: u64,
 }
 
 /// One place in a queue.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    key: Arc<str>,
-    value: Arc<str>,
-    asked: Queued,
-    clock: Arc<dyn Clock>,
+    pub(super) key: Arc<str>,
+    pub(super) value: Arc<str>,
+    pub(super) asked: Queued,
+    pub(super) clock: Arc<dyn Clock>,
     granted: Mutex<Option<Result<Turn, StoreError>>>,
     notify: Notify,
 }
@@ -40,7 +41,7 @@ impl Ticket {
         self.notify.notify_one();
     }
 
-    fn granted(&self) -> MutexGuard<'_, Option<Result<Turn, StoreError>>> {
+    pub(super) fn granted(&self) -> MutexGuard<'_, Option<Result<Turn, StoreError>>> {
         self.granted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -53,6 +54,9 @@ impl Tables {
 
     /// Hands a key that is free to the first in its queue. Returns whom to wake, once the tables are unlocked.
     pub(super) fn hand_over(&mut self, key: &str, now: Moment) -> Option<Arc<Ticket>> {
+        if self.is_shared(key, now) {
+            return None;
+        }
         let queue = self.queues.get_mut(key)?;
         let first = queue.places.pop_first();
         if queue.places.is_empty() {
@@ -80,15 +84,63 @@ impl Tables {
         Some(ticket)
     }
 
+    /// How many wait for a key.
+    pub(super) fn waiters(&self, key: &str) -> u64 {
+        let queues = [self.queues.get(key), self.shared_queues.get(key)];
+        queues
+            .into_iter()
+            .flatten()
+            .map(|queue| queue.places.len() as u64)
+            .sum()
+    }
+
     /// Takes a value out of a key's queue.
     pub(super) fn leave_queue(&mut self, key: &str, value: &str) {
-        if let Some(queue) = self.queues.get_mut(key) {
+        let queues = self.queues_for(value);
+        if let Some(queue) = queues.get_mut(key) {
             queue.places.retain(|_, ticket| *ticket.value != *value);
             if queue.places.is_empty() {
-                self.queues.remove(key);
+                queues.remove(key);
             }
         }
     }
+
+    fn queues_for(&mut self, value: &str) -> &mut HashMap<Box<str>, Queue> {
+        if Mode::is_shared(value) {
+            &mut self.shared_queues
+        } else {
+            &mut self.queues
+        }
+    }
+
+    /// Hands the key over if that is possible by now, and looks who has it.
+    fn look_for(&mut self, ticket: &Arc<Ticket>, number: u64, now: Moment) -> Look {
+        let (handed, seen) = if Mode::is_shared(&ticket.value) {
+            (self.serve(&ticket.key, now), self.first_to_end(&ticket.key, now))
+        } else {
+            match self.seen(&ticket.key, now) {
+                None => (Vec::from_iter(self.hand_over(&ticket.key, now)), None),
+                seen => (Vec::new(), seen),
+            }
+        };
+        let queue = self.queues_for(&ticket.value).get(&*ticket.key);
+        Look {
+            handed,
+            seen,
+            stands: queue
+                .and_then(|queue| queue.places.get(&number))
+                .is_some_and(|there| Arc::ptr_eq(there, ticket)),
+        }
+    }
+}
+
+/// How things stand for one who waits.
+struct Look {
+    /// Who got the key just now.
+    handed: Vec<Arc<Ticket>>,
+    seen: Option<(Holder, Duration)>,
+    /// Whether it is still in the queue.
+    stands: bool,
 }
 
 impl MemoryStore {
@@ -105,13 +157,28 @@ impl MemoryStore {
             notify: Notify::new(),
         });
         request.receipt.sent_on(1);
-        {
+        let number = {
             let mut tables = self.tables();
-            let queue = tables.queues.entry(request.key.into()).or_default();
+            let now = Self::now();
+            let is_shared = Mode::is_shared(request.value);
+            let is_other = if is_shared {
+                tables.seen(request.key, now).is_some()
+            } else {
+                tables.is_shared(request.key, now)
+            };
+            if is_other {
+                return Ok(Turn::Unavailable);
+            }
+            if is_shared && let Some(again) = tables.hand_again(&ticket, now) {
+                request.receipt.answered();
+                return again;
+            }
+            let queue = tables.queues_for(request.value).entry(request.key.into()).or_default();
             let number = queue.next;
             queue.next += 1;
             queue.places.insert(number, Arc::clone(&ticket));
-        }
+            number
+        };
         request.receipt.answered();
         let timer = if tokio_clock_is_paused() {
             Timer::Caller
@@ -123,27 +190,23 @@ impl MemoryStore {
                 return granted;
             }
             // Whoever had the lock may have left it to expire, and then nobody tells.
-            let remaining = {
-                let mut tables = self.tables();
-                let now = Self::now();
-                if let Some((holder, remaining)) = tables.seen(request.key, now) {
-                    request.sighting.see(holder, Some(remaining));
-                    remaining
-                } else {
-                    let next = tables.hand_over(request.key, now);
-                    drop(tables);
-                    match next {
-                        Some(next) => next.wake(),
-                        // Somebody has taken this value out of the queue.
-                        None if ticket.granted().is_none() => return Ok(Turn::Lapsed),
-                        None => {}
-                    }
-                    continue;
+            let look = self.tables().look_for(&ticket, number, Self::now());
+            wake(look.handed);
+            if !look.stands {
+                match ticket.granted().take() {
+                    Some(granted) => return granted,
+                    // Somebody has taken this value out of the queue.
+                    None => return Ok(Turn::Lapsed),
                 }
-            };
+            }
+            let mut pause = LOOK_EVERY;
+            if let Some((holder, remaining)) = look.seen {
+                request.sighting.see(holder, Some(remaining));
+                pause = pause.min(remaining);
+            }
             tokio::select! {
                 () = ticket.notify.notified() => {}
-                () = timer.sleep(remaining.min(LOOK_EVERY)) => {}
+                () = timer.sleep(pause) => {}
             }
         }
     }

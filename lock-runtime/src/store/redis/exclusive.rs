@@ -7,10 +7,12 @@ use redis::{Cmd, Value};
 use super::RedisStore;
 use super::failure::{is_missing_script, sort};
 use super::link::{Link, Live};
-use super::scripts::{ACQUIRE, FENCE, RELEASE, RENEW, eval};
-use super::values::{as_remaining, fence_of, granted_or_busy, holder_of, millis, unexpected, verdict};
+use super::scripts::{ACQUIRE, FENCE, LockScript, RENEW, eval, release_of};
+use super::values::{as_remaining, fence_of, granted_or_busy, holder_of, millis, released, unexpected, verdict};
 use super::wire::{Release, Reply, Report, What, the_one};
-use crate::store::{AcquireRequest, Attempt, Fence, ReleaseReport, ReleaseRequest, RenewRequest, StoreError, Verdict};
+use crate::store::{
+    AcquireRequest, Attempt, Fence, Mode, ReleaseReport, ReleaseRequest, RenewRequest, StoreError, Verdict,
+};
 
 impl RedisStore {
     pub(super) async fn acquire_exclusive(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
@@ -41,12 +43,20 @@ impl RedisStore {
     }
 
     pub(super) async fn renew_exclusive(&self, requests: &[RenewRequest]) -> Result<Vec<Verdict>, StoreError> {
+        self.renew_by(&RENEW, requests).await
+    }
+
+    pub(super) async fn renew_by(
+        &self,
+        script: &LockScript,
+        requests: &[RenewRequest],
+    ) -> Result<Vec<Verdict>, StoreError> {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
         let live = self.background.live().await?;
         let keys: Vec<&str> = requests.iter().map(|request| &*request.key).collect();
-        let answer = eval(&self.background, &live, &RENEW, &keys, |command| {
+        let answer = eval(&self.background, &live, script, &keys, |command| {
             for request in requests {
                 command.arg(&*request.value).arg(request.extend.map_or(0, millis));
             }
@@ -58,6 +68,11 @@ impl RedisStore {
     }
 
     pub(super) async fn release_exclusive(&self, request: &ReleaseRequest<'_>) -> Result<Verdict, StoreError> {
+        verdict(&self.give_back(request).await?)
+    }
+
+    /// Sends the release of a lock in whatever mode, and waits for the script's answer.
+    pub(super) async fn give_back(&self, request: &ReleaseRequest<'_>) -> Result<Value, StoreError> {
         let asked_on = request.unanswered_on.and_then(|number| self.commands.numbered(number));
         let (commands, live) = if let Some(known) = asked_on {
             known
@@ -70,13 +85,14 @@ impl RedisStore {
         let answer = match commands.release(&live, self.release_of(request), &self.names).await {
             // Not by SCRIPT LOAD: in a cluster that would have to succeed on every node.
             Err(error) if is_missing_script(&error) => {
-                let script = RELEASE.form(live.server.is_7);
-                let command = self.release_of(request).command("EVAL", &script.source, &self.names);
+                let release = self.release_of(request);
+                let script = release_of(release.is_shared).form(live.server.is_7);
+                let command = release.command("EVAL", &script.source, &self.names);
                 the_one(commands.call(&live, request.key, command).await)
             }
             answer => answer,
         };
-        verdict(&answer.map_err(|error| sort(error, true))?)
+        answer.map_err(|error| sort(error, true))
     }
 
     /// Puts a release on the wire, if there is one.
@@ -90,6 +106,8 @@ impl RedisStore {
             return Err(report);
         };
         request.receipt.sent_on(live.number);
+        let release = self.release_of(request);
+        let verdict = if release.is_shared { released } else { verdict };
         let reply = Reply::Report(Report::new(move |answer| {
             report(match answer {
                 Some(Ok(answer)) => verdict(&answer),
@@ -97,7 +115,7 @@ impl RedisStore {
                 None => Err(StoreError::unknown("the connection was given up")),
             });
         }));
-        wire.put(What::Release(self.release_of(request)), reply);
+        wire.put(What::Release(release), reply);
         Ok(())
     }
 
@@ -105,8 +123,9 @@ impl RedisStore {
         let member = request.queued.map(|queued| self.names.member(request.value, queued));
         Release {
             lock: request.key.to_owned(),
-            queue: self.names.queue(request.key),
+            queue: self.names.queue_for(request.key, request.value),
             value: request.value.to_owned(),
+            is_shared: Mode::is_shared(request.value),
             keep: request.keep.map_or(0, millis),
             member: member.unwrap_or_default(),
         }

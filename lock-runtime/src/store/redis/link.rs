@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::failure;
 use super::names::Names;
-use super::scripts::RELEASE;
+use super::scripts::release_of;
 use super::server::{self, Server};
 use super::wire::{self, Release, Reply, Sender, What};
 use crate::clock::{BootClock, Clock};
@@ -167,7 +167,7 @@ impl Link {
         up.or_else(|| self.retired().iter().find(|live| live.number == number).cloned())
     }
 
-    /// Sends one command and waits for its answer.
+    /// Sends one command about a lock, or with an empty one about many, and waits for its answer.
     ///
     /// Dropped before the answer, the command may have been carried out. A connection that leaves commands
     /// unanswered for longer than the response time-out is replaced: its later answers might be taken for those
@@ -175,7 +175,10 @@ impl Link {
     pub(super) async fn call(&self, live: &Live, lock: &str, command: Cmd) -> Result<Value, RedisError> {
         let _waited_for = live.wire.as_ref().map(Sender::wait_for);
         match &live.wire {
-            Some(wire) if wire.is_busy() => self.send(live, wire, What::Command(command, wire::hash(lock))).await,
+            Some(wire) if wire.is_busy() => {
+                let about = (!lock.is_empty()).then(|| wire::hash(lock));
+                self.send(live, wire, What::Command(command, about)).await
+            }
             _ => {
                 let mut connection = live.connection.clone();
                 self.fly(live, command.query_async::<Value>(&mut connection)).await
@@ -191,7 +194,7 @@ impl Link {
                 self.send(live, wire, What::Release(release)).await
             }
             _ => {
-                let script = RELEASE.form(live.server.is_7);
+                let script = release_of(release.is_shared).form(live.server.is_7);
                 let command = release.command("EVALSHA", &script.hash, names);
                 wire::the_one(self.call(live, &release.lock, command).await)
             }
@@ -350,8 +353,7 @@ impl Link {
                     server::check_permissions(&mut connection, server, names).await?;
                     let _ = checked.set(());
                 }
-                let release = RELEASE.form(server.is_7);
-                wire = Some(wire::start(connection.clone(), release, Arc::clone(names)));
+                wire = Some(wire::start(connection.clone(), server.is_7, Arc::clone(names)));
             }
             Purpose::Background { .. } => {
                 let mut tracking = redis::cmd("CLIENT");

@@ -1,13 +1,17 @@
 //! Redis and Valkey, one server.
 
+mod all;
 mod exclusive;
 mod failure;
 mod homes;
+mod inspect;
 mod link;
 mod names;
+mod old;
 mod queue;
 mod scripts;
 mod server;
+mod shared;
 mod values;
 mod wire;
 
@@ -19,12 +23,14 @@ use redis::io::tcp::TcpSettings;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 
 use super::{
-    AcquireRequest, Attempt, Fence, LockStore, LossReceiver, QueueRequest, ReleaseReport, ReleaseRequest, RenewRequest,
-    StoreError, StoreFuture, Turn, Verdict,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, LockPage, LockStore, LossReceiver, Mode,
+    QueueRequest, ReleaseReport, ReleaseRequest, RenewRequest, StoreError, StoreFuture, Turn, Verdict,
 };
+use crate::inspect::LockInfo;
 use homes::Homes;
 use link::{Link, Purpose, TimeOuts};
 use names::Names;
+pub use old::OldNeighbourStore;
 use queue::Queue;
 
 /// How connections are made.
@@ -162,18 +168,34 @@ fn client(info: ConnectionInfo, settings: &RedisSettings) -> Result<Client, Redi
 
 impl LockStore for RedisStore {
     fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+        if Mode::is_shared(request.value) {
+            return Box::pin(self.acquire_shared(request));
+        }
         Box::pin(self.acquire_exclusive(request))
     }
 
+    fn acquire_all<'a>(&'a self, request: &'a AcquireAllRequest<'a>) -> StoreFuture<'a, AttemptAll> {
+        Box::pin(self.acquire_together(request))
+    }
+
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>> {
+        if requests.iter().any(|request| Mode::is_shared(&request.value)) {
+            return Box::pin(self.renew_mixed(requests));
+        }
         Box::pin(self.renew_exclusive(requests))
     }
 
     fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict> {
+        if Mode::is_shared(request.value) {
+            return Box::pin(self.release_shared(request));
+        }
         Box::pin(self.release_exclusive(request))
     }
 
     fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+        if Mode::is_shared(value) {
+            return Box::pin(self.fence_shared(key, value));
+        }
         Box::pin(self.fence_exclusive(key, value))
     }
 
@@ -194,6 +216,18 @@ impl LockStore for RedisStore {
             }
             Ok(())
         })
+    }
+
+    fn inspect<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<LockInfo>> {
+        Box::pin(self.inspect_one(key))
+    }
+
+    fn list<'a>(&'a self, pattern: &'a str, from: u64) -> StoreFuture<'a, LockPage> {
+        Box::pin(self.list_page(pattern, from))
+    }
+
+    fn force_release<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
+        Box::pin(self.take_away(key))
     }
 
     fn report_losses(&self, receiver: LossReceiver) -> bool {

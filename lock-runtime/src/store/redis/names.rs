@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::values::millis;
 use crate::key::RESERVED;
-use crate::store::Queued;
+use crate::store::{Mode, Queued};
 
 /// How long a lock that was handed over is kept for a waiter that does not renew it.
 pub(super) const CLAIM: Duration = Duration::from_millis(1500);
@@ -31,16 +31,14 @@ impl Names {
         }
     }
 
-    /// The key of a lock's queue, in the same slot of a cluster.
+    /// The key of an exclusive lock's queue, in the same slot of a cluster.
     pub(super) fn queue(&self, key: &str) -> String {
-        let prefix = &self.prefix;
-        // What has a hash tag, or would not make one when put in braces, keeps its own.
-        if key.contains('}') {
-            let name = key.strip_prefix(prefix.as_str()).unwrap_or(key);
-            format!("{prefix}{RESERVED}queue@{name}")
-        } else {
-            format!("{prefix}{RESERVED}queue:{{{key}}}")
-        }
+        self.beside("queue", key)
+    }
+
+    /// The key of the queue for a value: the modes that several may hold have one of their own.
+    pub(super) fn queue_for(&self, key: &str, value: &str) -> String {
+        self.beside(if Mode::is_shared(value) { "shared" } else { "queue" }, key)
     }
 
     /// A waiter's member in the queue.
@@ -56,6 +54,17 @@ impl Names {
     /// A key for the check of permissions.
     pub(super) fn probe(&self) -> String {
         format!("{}{RESERVED}probe", self.prefix)
+    }
+
+    /// The name of a key that belongs to a lock, in the same slot of a cluster.
+    pub(super) fn beside(&self, what: &str, lock: &str) -> String {
+        let prefix = &self.prefix;
+        if lock.contains('}') {
+            let name = lock.strip_prefix(prefix.as_str()).unwrap_or(lock);
+            format!("{prefix}{RESERVED}{what}@{name}")
+        } else {
+            format!("{prefix}{RESERVED}{what}:{{{lock}}}")
+        }
     }
 
     pub(super) fn channel(&self) -> String {

@@ -17,12 +17,12 @@ use tokio::task::JoinSet;
 
 use super::link::{Link, Live, Push};
 use super::names::{CLAIM, Names};
-use super::scripts::{JOIN, REFRESH, eval};
+use super::scripts::{JOIN, REFRESH, SHARED_JOIN, SHARED_REFRESH, eval};
 use super::values::{as_remaining, fence_of, granted_or_busy, holder_of, millis};
 use crate::clock::{BootClock, Clock, Moment};
 use crate::engine::{Engine, Timer, is_forked};
 use crate::holder::Holder;
-use crate::store::{Attempt, QueueRequest, Queued, StoreError, Turn};
+use crate::store::{Attempt, Mode, QueueRequest, Queued, StoreError, Turn};
 
 /// How often the process says that it waits, and looks whether a message was lost.
 const REFRESH_EVERY: Duration = Duration::from_millis(250);
@@ -32,6 +32,10 @@ const BATCH: usize = 100;
 const AT_ONCE: usize = 4;
 /// How many of this process's waiters for one lock it asks about: those in front are the ones that may have got it.
 const ASKED: usize = 8;
+/// And where many may get it at once: so many of those in front, and of the others, who take turns.
+const ASKED_SHARED: usize = 50;
+/// How many waiters such a round trip is about, beyond which no further lock joins it.
+const ENOUGH: usize = 400;
 /// How long the channel is listened to after the last waiter.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -53,7 +57,8 @@ struct Inner {
 
 #[derive(Default)]
 struct Waiting {
-    rooms: HashMap<Box<str>, Room>,
+    /// By the key of the queue.
+    rooms: HashMap<Arc<str>, Room>,
     /// By value, for the messages.
     tickets: HashMap<Box<str>, Arc<Ticket>>,
     next: u64,
@@ -61,11 +66,15 @@ struct Waiting {
     kept_up: bool,
 }
 
-/// Those of this process who wait for one lock.
+/// Those of this process who wait in one queue.
 struct Room {
-    queue: Arc<str>,
+    key: Arc<str>,
+    /// Whether many of them may get the lock at once.
+    is_shared: bool,
     /// By when they came.
     tickets: BTreeMap<u64, Arc<Ticket>>,
+    /// Up to whom those who take turns were asked about.
+    turn: u64,
     /// When to refresh.
     due: Moment,
 }
@@ -73,7 +82,7 @@ struct Room {
 /// One waiter.
 struct Ticket {
     number: u64,
-    key: Box<str>,
+    queue: Arc<str>,
     value: Box<str>,
     member: String,
     claim: Duration,
@@ -92,9 +101,46 @@ struct State {
     seen: Option<(Holder, Option<Duration>)>,
 }
 
+impl Room {
+    /// Those to ask about: who has joined, and has not heard how it has ended.
+    fn asked_about(&mut self) -> Vec<Arc<Ticket>> {
+        let is_waiting = |ticket: &&Arc<Ticket>| {
+            let state = ticket.state();
+            state.joined && state.turn.is_none()
+        };
+        if !self.is_shared {
+            return self.tickets.values().filter(is_waiting).take(ASKED).cloned().collect();
+        }
+        let mut asked: Vec<_> = self
+            .tickets
+            .values()
+            .filter(is_waiting)
+            .take(ASKED_SHARED)
+            .cloned()
+            .collect();
+        let Some(last) = asked.last().map(|ticket| ticket.number) else {
+            return asked;
+        };
+        let others = |after: u64| self.tickets.range(after.max(last) + 1..).map(|(_, ticket)| ticket);
+        let before = asked.len();
+        asked.extend(others(self.turn).filter(is_waiting).take(ASKED_SHARED).cloned());
+        if asked.len() == before {
+            // Everyone had a turn.
+            asked.extend(others(0).filter(is_waiting).take(ASKED_SHARED).cloned());
+        }
+        self.turn = asked.last().map_or(0, |ticket| ticket.number);
+        asked
+    }
+}
+
 impl Ticket {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with_time(self: Arc<Self>) -> (Arc<Self>, Moment) {
+        let now = self.clock.now();
+        (self, now)
     }
 
     /// Says how the place has ended. The first to know stays.
@@ -132,10 +178,10 @@ impl Drop for Stand<'_> {
         }
         let mut waiting = self.queue.waiting();
         waiting.tickets.remove(&self.ticket.value);
-        if let Some(room) = waiting.rooms.get_mut(&self.ticket.key) {
+        if let Some(room) = waiting.rooms.get_mut(&self.ticket.queue) {
             room.tickets.remove(&self.ticket.number);
             if room.tickets.is_empty() {
-                waiting.rooms.remove(&self.ticket.key);
+                waiting.rooms.remove(&self.ticket.queue);
             }
         }
     }
@@ -194,12 +240,16 @@ impl Queue {
             lease: request.lease,
             fence: request.fence,
         };
+        let queue = names.queue_for(request.key, request.value);
         let mut waiting = self.waiting();
         let number = waiting.next;
         waiting.next += 1;
+        // One name for all who wait in the same queue.
+        let known = waiting.rooms.get_key_value(queue.as_str());
+        let queue = known.map_or_else(|| queue.into(), |(queue, _)| Arc::clone(queue));
         let ticket = Arc::new(Ticket {
             number,
-            key: request.key.into(),
+            queue: Arc::clone(&queue),
             value: request.value.into(),
             member: names.member(request.value, queued),
             claim: request.lease.min(CLAIM),
@@ -208,11 +258,13 @@ impl Queue {
             task: AtomicWaker::new(),
         });
         waiting.tickets.insert(request.value.into(), Arc::clone(&ticket));
-        let room = waiting.rooms.entry(request.key.into()).or_insert_with(|| {
+        let room = waiting.rooms.entry(queue).or_insert_with(|| {
             self.0.changed.notify_one();
             Room {
-                queue: names.queue(request.key).into(),
+                key: request.key.into(),
+                is_shared: Mode::is_shared(request.value),
                 tickets: BTreeMap::new(),
+                turn: 0,
                 due: BootClock.now().after(REFRESH_EVERY),
             }
         });
@@ -237,12 +289,16 @@ impl Queue {
     ) -> Result<Option<Turn>, StoreError> {
         let names = &self.0.names;
         let live = commands.live().await?;
-        let queue = names.queue(request.key);
+        let script = if Mode::is_shared(request.value) {
+            &SHARED_JOIN
+        } else {
+            &JOIN
+        };
         request.receipt.sent_on(live.number);
         let sent = request.clock.now();
         ticket.state().proof = Some(sent);
-        let keys = [request.key, &queue, &names.counter];
-        let answer = eval(commands, &live, &JOIN, &keys, |command| {
+        let keys = [request.key, &ticket.queue, &names.counter];
+        let answer = eval(commands, &live, script, &keys, |command| {
             command
                 .arg(request.value)
                 .arg(millis(request.lease))
@@ -271,16 +327,18 @@ impl Queue {
                 state.joined = true;
                 state.seen = holder.map(|holder| (holder, remaining));
                 drop(state);
-                self.look_at(request.key, remaining);
+                self.look_at(&ticket.queue, remaining);
                 Ok(None)
             }
         }
     }
 
     /// Has a lock looked at when its holder's lease is over, if that is soon.
-    fn look_at(&self, key: &str, remaining: Option<Duration>) {
+    fn look_at(&self, queue: &str, remaining: Option<Duration>) {
         let mut waiting = self.waiting();
-        let Some(room) = waiting.rooms.get_mut(key) else { return };
+        let Some(room) = waiting.rooms.get_mut(queue) else {
+            return;
+        };
         let due = BootClock.now().after(next_look(remaining));
         let sooner = due < room.due;
         room.due = room.due.min(due);
@@ -375,18 +433,15 @@ impl Queue {
         let mut rooms: Vec<_> = waiting.rooms.iter_mut().filter(|(_, room)| room.due <= limit).collect();
         rooms.sort_unstable_by_key(|(_, room)| room.due);
         let mut asked = Vec::new();
-        for (key, room) in rooms.into_iter().take(BATCH * AT_ONCE) {
+        for (queue, room) in rooms.into_iter().take(BATCH * AT_ONCE) {
             room.due = now.after(REFRESH_EVERY);
-            let tickets = room.tickets.values().filter(|ticket| ticket.state().joined);
-            let tickets: Vec<_> = tickets
-                .take(ASKED)
-                .map(|ticket| (Arc::clone(ticket), ticket.clock.now()))
-                .collect();
+            let tickets = room.asked_about();
             if !tickets.is_empty() {
                 asked.push(Asked {
-                    key: key.clone(),
-                    queue: Arc::clone(&room.queue),
-                    tickets,
+                    key: Arc::clone(&room.key),
+                    queue: Arc::clone(queue),
+                    is_shared: room.is_shared,
+                    tickets: tickets.into_iter().map(Ticket::with_time).collect(),
                 });
             }
         }
@@ -394,10 +449,9 @@ impl Queue {
     }
 
     /// Looks at many locks, in a few round trips at once.
-    async fn refresh_all(&self, mut asked: Vec<Asked>) {
+    async fn refresh_all(&self, asked: Vec<Asked>) {
         let mut batches = JoinSet::new();
-        while !asked.is_empty() {
-            let batch = asked.split_off(asked.len().saturating_sub(BATCH));
+        for batch in batches_of(asked) {
             let queue = self.clone();
             batches.spawn(async move { queue.refresh(&batch).await });
         }
@@ -428,9 +482,9 @@ impl Queue {
                 continue;
             };
             let remaining = as_remaining(remaining);
-            let lapsed = asked.settle(holder, remaining, stands);
-            // Where one place was lost, those behind it may be as well.
-            self.look_at(&asked.key, if lapsed { Some(Duration::ZERO) } else { remaining });
+            let ended = asked.settle(holder, remaining, stands);
+            // Where one place was lost, or had got the lock unheard, those behind it may have as well.
+            self.look_at(&asked.queue, if ended { Some(Duration::ZERO) } else { remaining });
         }
         Ok(())
     }
@@ -441,7 +495,9 @@ impl Queue {
         for asked in asked {
             keys.extend([&*asked.key, &*asked.queue]);
         }
-        eval(&self.0.background, live, &REFRESH, &keys, |command| {
+        let is_shared = asked.first().is_some_and(|asked| asked.is_shared);
+        let script = if is_shared { &SHARED_REFRESH } else { &REFRESH };
+        eval(&self.0.background, live, script, &keys, |command| {
             command.arg(&names.channels).arg(&names.process);
             for asked in asked {
                 command.arg(asked.tickets.len());
@@ -463,20 +519,23 @@ fn next_look(remaining: Option<Duration>) -> Duration {
 
 /// A lock that is looked at.
 struct Asked {
-    key: Box<str>,
+    key: Arc<str>,
     queue: Arc<str>,
+    is_shared: bool,
     /// With the moment, on its clock, before which the question is surely not answered.
     tickets: Vec<(Arc<Ticket>, Moment)>,
 }
 
 impl Asked {
-    /// Enters an answer. Returns whether a place was lost.
+    /// Enters an answer. Returns whether a place was lost, or one of many has got the lock.
     fn settle(&self, holder: &[u8], remaining: Option<Duration>, stands: &[Value]) -> bool {
-        let mut lapsed = false;
+        let mut ended = false;
         for ((ticket, sent), stands) in self.tickets.iter().zip(stands) {
-            if holder == ticket.value.as_bytes() {
+            let holds = *stands == Value::Int(2) || holder == ticket.value.as_bytes();
+            if holds {
                 // The message is lost, and with it the fencing token; the caller takes another one.
                 ticket.grant(Ok(None));
+                ended |= self.is_shared;
             } else if *stands == Value::Int(1) {
                 let mut state = ticket.state();
                 state.proof = Some(*sent);
@@ -485,11 +544,35 @@ impl Asked {
                 }
             } else {
                 ticket.end(|_| Ok(Turn::Lapsed));
-                lapsed = true;
+                ended = true;
             }
         }
-        lapsed
+        ended
     }
+}
+
+/// Puts together what one round trip asks: about locks of one kind, and not too many waiters.
+fn batches_of(asked: Vec<Asked>) -> Vec<Vec<Asked>> {
+    let mut batches = Vec::new();
+    let (shared, exclusive): (Vec<_>, Vec<_>) = asked.into_iter().partition(|asked| asked.is_shared);
+    for kind in [exclusive, shared] {
+        let mut batch = Vec::new();
+        let mut waiters = 0;
+        for asked in kind {
+            if asked.is_shared {
+                waiters += asked.tickets.len();
+            }
+            batch.push(asked);
+            if batch.len() == BATCH || waiters >= ENOUGH {
+                batches.push(std::mem::take(&mut batch));
+                waiters = 0;
+            }
+        }
+        if !batch.is_empty() {
+            batches.push(batch);
+        }
+    }
+    batches
 }
 
 /// The task that keeps the places in the queues.

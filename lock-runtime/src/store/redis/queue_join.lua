@@ -12,10 +12,5 @@ if not holder or holder == ARGV[1] then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
   return {1, fence}
 end
-if not redis.call('ZSCORE', KEYS[2], ARGV[5]) then
-  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
-  redis.call('ZADD', KEYS[2], math.max(last or 0, 0) + 1, ARGV[5])
-end
-redis.call('ZADD', KEYS[2], -now_ms(), ARGV[4])
-redis.call('PEXPIRE', KEYS[2], KEPT_FOR)
+stand(KEYS[2], ARGV[5], ARGV[4])
 return {0, holder, redis.call('PTTL', KEYS[1])}

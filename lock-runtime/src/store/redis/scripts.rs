@@ -29,7 +29,7 @@ impl Form {
 
 impl LockScript {
     /// A script that is refused on a server that is out of memory.
-    fn new(parts: &[&str]) -> Self {
+    pub(super) fn new(parts: &[&str]) -> Self {
         let body = parts.concat();
         Self {
             flagged: Form::new(format!("#!lua\n{body}")),
@@ -38,11 +38,19 @@ impl LockScript {
     }
 
     /// A script that must work there: for a lock that is held already.
-    fn for_held(parts: &[&str]) -> Self {
+    pub(super) fn for_held(parts: &[&str]) -> Self {
         let body = parts.concat();
         Self {
             flagged: Form::new(format!("#!lua flags=allow-oom\n{body}")),
             plain: Form::new(format!("{WRITE_FIRST}\n{body}")),
+        }
+    }
+
+    /// A script that only reads, and that a server runs which takes no writes: a replica, or one whose disk is full.
+    pub(super) fn for_looking(body: &str) -> Self {
+        Self {
+            flagged: Form::new(format!("#!lua flags=no-writes\n{body}")),
+            plain: Form::new(body.to_owned()),
         }
     }
 
@@ -55,8 +63,18 @@ impl LockScript {
 /// Without flags, only a write tells that the server is a replica; what was read before it would be believed. And once
 /// a script has written, lack of memory does not stop it. Nobody has this key, so nothing happens.
 const WRITE_FIRST: &str = "redis.call('DEL', KEYS[1] .. '%lock-none')";
-const NEXT_FENCE: &str = include_str!("next_fence.lua");
-const QUEUE: &str = include_str!("queue.lua");
+pub(super) const NEXT_FENCE: &str = include_str!("next_fence.lua");
+pub(super) const QUEUE: &str = include_str!("queue.lua");
+const STAND: &str = include_str!("queue_stand.lua");
+/// What the modes have in common that several may hold, and then each mode.
+const SHARED: [&str; 6] = [
+    NEXT_FENCE,
+    QUEUE,
+    include_str!("shared.lua"),
+    include_str!("read_write.lua"),
+    include_str!("semaphore.lua"),
+    include_str!("owner.lua"),
+];
 
 pub(super) static ACQUIRE: Lazy<LockScript> =
     Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("exclusive_acquire.lua")]));
@@ -71,9 +89,33 @@ pub(super) static RELEASE: Lazy<LockScript> = Lazy::new(|| {
 pub(super) static FENCE: Lazy<LockScript> =
     Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, include_str!("exclusive_fence.lua")]));
 pub(super) static JOIN: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("queue_join.lua")]));
+    Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, STAND, include_str!("queue_join.lua")]));
 pub(super) static REFRESH: Lazy<LockScript> =
     Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, QUEUE, include_str!("queue_refresh.lua")]));
+pub(super) static ACQUIRE_ALL: Lazy<LockScript> =
+    Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("acquire_all.lua")]));
+
+pub(super) static SHARED_ACQUIRE: Lazy<LockScript> =
+    Lazy::new(|| LockScript::new(&shared(&[include_str!("shared_acquire.lua")])));
+pub(super) static SHARED_RENEW: Lazy<LockScript> =
+    Lazy::new(|| LockScript::for_held(&shared(&[include_str!("shared_renew.lua")])));
+pub(super) static SHARED_RELEASE: Lazy<LockScript> =
+    Lazy::new(|| LockScript::for_held(&shared(&[include_str!("shared_release.lua")])));
+pub(super) static SHARED_FENCE: Lazy<LockScript> =
+    Lazy::new(|| LockScript::for_held(&shared(&[include_str!("shared_fence.lua")])));
+pub(super) static SHARED_JOIN: Lazy<LockScript> =
+    Lazy::new(|| LockScript::new(&shared(&[STAND, include_str!("shared_join.lua")])));
+pub(super) static SHARED_REFRESH: Lazy<LockScript> =
+    Lazy::new(|| LockScript::for_held(&shared(&[include_str!("shared_refresh.lua")])));
+
+fn shared<'a>(parts: &[&'a str]) -> Vec<&'a str> {
+    [&SHARED, parts].concat()
+}
+
+/// The script that gives back locks held by such values.
+pub(super) fn release_of(is_shared: bool) -> &'static LockScript {
+    if is_shared { &SHARED_RELEASE } else { &RELEASE }
+}
 
 /// Runs a script by its hash, and by its source where the server does not have it.
 pub(super) async fn eval(
@@ -83,8 +125,20 @@ pub(super) async fn eval(
     keys: &[&str],
     args: impl Fn(&mut Cmd),
 ) -> Result<Value, StoreError> {
-    let script = script.form(live.server.is_7);
     let lock = keys.first().copied().unwrap_or_default();
+    eval_about(link, live, script, lock, keys, args).await
+}
+
+/// The same for a script whose first key is not the lock that it is about. `lock`: empty, where there are many.
+pub(super) async fn eval_about(
+    link: &Link,
+    live: &Live,
+    script: &LockScript,
+    lock: &str,
+    keys: &[&str],
+    args: impl Fn(&mut Cmd),
+) -> Result<Value, StoreError> {
+    let script = script.form(live.server.is_7);
     let command = |name: &str, script: &str| {
         let mut command = redis::cmd(name);
         command.arg(script).arg(keys.len()).arg(keys);

@@ -78,7 +78,8 @@ fn refused(error: RedisError, names: &Names) -> StoreError {
         let prefix = names.prefix();
         return StoreError::permanent(format!(
             "the server does not allow what locks need: {error}; allow the user what follows (`+subscribe` and what comes after it are for \
-             wake-ups only, as are the channels `&{prefix}*`): `~{prefix}* +set +get +exists +pttl +pexpire +del +incr +time +eval +evalsha +hello +client +subscribe \
+             wake-ups only, as are the channels `&{prefix}*`; those that start with `z` also for every mode but `exclusive`): `~{prefix}* \
+             +set +get +exists +pttl +pexpire +del +incr +time +eval +evalsha +hello +client +subscribe \
              +unsubscribe +publish +zadd +zrem +zscore +zrange +zrangebyscore`"
         ));
     }

@@ -32,6 +32,15 @@ pub(super) fn verdict(answer: &Value) -> Result<Verdict, StoreError> {
     }
 }
 
+/// The verdict on the release of a lock that several may hold: how often the value held it is once or not at all.
+pub(super) fn released(answer: &Value) -> Result<Verdict, StoreError> {
+    match answer {
+        Value::Int(0 | 1) => Ok(Verdict::Owned),
+        Value::Nil => Ok(Verdict::Gone),
+        other => Err(unexpected(other)),
+    }
+}
+
 pub(super) fn fence_of(token: &Value) -> Result<u64, StoreError> {
     from_redis_value(token.clone())
         .map_err(|_| StoreError::unknown("the server gave a fencing token that is no number"))

@@ -14,7 +14,7 @@ use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use super::names::Names;
-use super::scripts::Form;
+use super::scripts::release_of;
 
 /// How many commands are sent together at most: a longer script would hold up the server's other clients.
 const TOGETHER: usize = 100;
@@ -33,8 +33,8 @@ pub(super) struct Op {
 }
 
 pub(super) enum What {
-    /// A command, and the hash of the lock it is about.
-    Command(Cmd, u64),
+    /// A command, and the hash of the lock it is about; `None`: of many.
+    Command(Cmd, Option<u64>),
     Release(Release),
 }
 
@@ -43,6 +43,8 @@ pub(super) struct Release {
     pub(super) lock: String,
     pub(super) queue: String,
     pub(super) value: String,
+    /// Whether the value's mode is one that several may hold.
+    pub(super) is_shared: bool,
     /// How long to keep it, in ms; 0: not.
     pub(super) keep: u64,
     /// What to take out of its queue; empty: nothing.
@@ -139,13 +141,14 @@ impl Drop for WaitedFor<'_> {
     }
 }
 
-/// Starts to send on a connection, in the runtime that this is called in, until all senders are gone.
-pub(super) fn start(connection: MultiplexedConnection, release: &'static Form, names: Arc<Names>) -> Sender {
+/// Starts to send on a connection, in the runtime that this is called in, until all senders are gone. `flags`: whether the server knows
+/// script flags.
+pub(super) fn start(connection: MultiplexedConnection, flags: bool, names: Arc<Names>) -> Sender {
     let (sender, ops) = mpsc::unbounded_channel();
     let load = Arc::<Load>::default();
     let wire = Wire {
         connection,
-        release,
+        flags,
         names,
         load: Arc::clone(&load),
         under_way: VecDeque::with_capacity(UNDER_WAY),
@@ -159,7 +162,7 @@ type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Wire {
     connection: MultiplexedConnection,
-    release: &'static Form,
+    flags: bool,
     names: Arc<Names>,
     load: Arc<Load>,
     /// In the order in which they were sent, which is that of the answers.
@@ -200,7 +203,8 @@ impl Wire {
                         reply.give(answer.and_then(Value::extract_error));
                     }),
                     What::Release(release) => {
-                        let command = release.command("EVALSHA", &self.release.hash, &self.names);
+                        let script = release_of(release.is_shared).form(self.flags);
+                        let command = release.command("EVALSHA", &script.hash, &self.names);
                         Box::pin(async move { reply.give(the_one(connection.req_packed_command(&command).await)) })
                     }
                 }
@@ -219,21 +223,30 @@ impl Wire {
             pipeline: Pipeline::with_capacity(ops.len()),
             replies: Vec::with_capacity(ops.len()),
         };
-        let mut releases = Releases::default();
+        // Of exclusive locks, and of those that several may hold.
+        let mut releases = [Releases::default(), Releases::default()];
         for Op { what, reply } in ops {
             match what {
-                What::Release(release) => releases.add(release, reply),
+                What::Release(release) => {
+                    let [exclusive, shared] = &mut releases;
+                    let of_its_kind = if release.is_shared { shared } else { exclusive };
+                    of_its_kind.add(release, reply);
+                }
                 What::Command(command, about) => {
                     // A command must not overtake the release of the lock it is about.
-                    if releases.locks.contains(&about) {
-                        packed.add_releases(&mut releases, self);
+                    for releases in &mut releases {
+                        if about.is_none_or(|about| releases.locks.contains(&about)) {
+                            packed.add_releases(releases, self);
+                        }
                     }
                     packed.pipeline.add_command(command);
                     packed.replies.push(Replies::One(reply));
                 }
             }
         }
-        packed.add_releases(&mut releases, self);
+        for releases in &mut releases {
+            packed.add_releases(releases, self);
+        }
         packed
     }
 }
@@ -271,8 +284,9 @@ enum Replies {
 impl Packed {
     fn add_releases(&mut self, releases: &mut Releases, wire: &Wire) {
         let Releases { what, replies, .. } = std::mem::take(releases);
-        if !what.is_empty() {
-            let command = release("EVALSHA", &wire.release.hash, &wire.names, &what);
+        if let Some(first) = what.first() {
+            let script = release_of(first.is_shared).form(wire.flags);
+            let command = release("EVALSHA", &script.hash, &wire.names, &what);
             self.pipeline.add_command(command);
             self.replies.push(Replies::Each(replies));
         }

@@ -175,7 +175,14 @@ impl Storm {
         let last_poll = Arc::new(AtomicU64::new(0));
         let work = async {
             entered.store(Stamp::now().as_nanos(), Ordering::SeqCst);
-            let fence = current().unwrap().fence().await.unwrap();
+            let fence = match current().unwrap().fence().await {
+                Ok(fence) => fence,
+                // The process stood still for longer than its lease in the middle of this poll: there is no further one.
+                Err(error) => {
+                    assert!(error.is_lost(), "{error}");
+                    std::future::pending().await
+                }
+            };
             token.store(fence, Ordering::SeqCst);
             let _inside = self.judge.as_ref().map(|judge| judge.enter(&holder, Some(fence)));
             for _ in 0..fence % 4 {

@@ -1,0 +1,339 @@
+//! The locks that several may hold, in memory: the same steps as the Lua scripts of the Redis store.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::queue::Ticket;
+use super::{Tables, owner, read_write, semaphore};
+use crate::clock::Moment;
+use crate::holder::Holder;
+use crate::store::{
+    AcquireRequest, Attempt, Fence, Mode, ReleaseRequest, RenewRequest, StoreError, Turn, Verdict, mode,
+};
+
+/// How many hold a lock in each mode.
+pub(super) type Tallies = HashMap<Mode, u32>;
+
+/// Those who hold one lock. Without a holder there is no such entry.
+#[derive(Debug, Default)]
+pub(super) struct Holders {
+    expires: HashMap<Arc<str>, Moment>,
+    /// By the end of their lease.
+    in_order: BTreeSet<(Moment, Arc<str>)>,
+    tallies: Tallies,
+    /// The fencing token that an owner's holders share.
+    token: Option<u64>,
+}
+
+impl Holders {
+    /// Enters a holder, or sets its lease anew.
+    fn put(&mut self, value: &Arc<str>, expires: Moment) {
+        match self.expires.insert(Arc::clone(value), expires) {
+            Some(before) => drop(self.in_order.remove(&(before, Arc::clone(value)))),
+            None => *self.tallies.entry(Mode::of(value)).or_default() += 1,
+        }
+        self.in_order.insert((expires, Arc::clone(value)));
+    }
+
+    fn take_out(&mut self, value: &Arc<str>) {
+        let Some(expires) = self.expires.remove(value) else {
+            return;
+        };
+        self.in_order.remove(&(expires, Arc::clone(value)));
+        let mode = Mode::of(value);
+        if let Some(count) = self.tallies.get_mut(&mode) {
+            *count -= 1;
+            if *count == 0 {
+                self.tallies.remove(&mode);
+            }
+        }
+    }
+
+    /// Remembers the token that others of the same owner are to share.
+    fn note(&mut self, value: &str, token: Option<u64>) {
+        if token.is_some() && matches!(Mode::of(value), Mode::Owner(_)) {
+            self.token = token;
+        }
+    }
+
+    fn first_to_end(&self) -> Option<&(Moment, Arc<str>)> {
+        self.in_order.first()
+    }
+}
+
+/// Whether one may hold a lock in this mode beside those who do.
+fn admits(tallies: &Tallies, mode: &Mode) -> bool {
+    match mode {
+        Mode::Read => read_write::admits_reader(tallies),
+        Mode::Exclusive | Mode::Write => read_write::admits_writer(tallies),
+        Mode::Semaphore(permits) => semaphore::admits(tallies, *permits),
+        Mode::Owner(_) => owner::admits(tallies, mode),
+    }
+}
+
+/// What a released holder that is kept for its minimum hold is called: a renewal does not find it.
+fn kept_name(value: &str) -> Arc<str> {
+    let (class, rest) = mode::split(value);
+    let (token, rest) = rest.split_at_checked(mode::TOKEN_LENGTH).unwrap_or((rest, ""));
+    let backwards: String = token.chars().rev().collect();
+    format!("{class}:{backwards}{rest}").into()
+}
+
+impl Tables {
+    /// Takes out those whose lease is over, and returns the others.
+    fn holders(&mut self, key: &str, now: Moment) -> Option<&mut Holders> {
+        let holders = self.shared.get_mut(key)?;
+        while let Some((expires, value)) = holders.first_to_end()
+            && *expires <= now
+        {
+            let value = Arc::clone(value);
+            holders.take_out(&value);
+        }
+        if holders.expires.is_empty() {
+            self.shared.remove(key);
+        }
+        self.shared.get_mut(key)
+    }
+
+    /// Whether the key is held in a mode that several may hold.
+    pub(super) fn is_shared(&mut self, key: &str, now: Moment) -> bool {
+        !self.shared.is_empty() && self.holders(key, now).is_some()
+    }
+
+    fn admitted(&mut self, key: &str, mode: &Mode, now: Moment) -> bool {
+        match self.holders(key, now) {
+            Some(holders) => admits(&holders.tallies, mode),
+            None => true,
+        }
+    }
+
+    fn may_pass(&mut self, key: &str, mode: &Mode, now: Moment) -> bool {
+        let holders = self.holders(key, now);
+        holders.is_some_and(|holders| owner::passes(&holders.tallies, mode))
+    }
+
+    /// Whose lease ends first, and how far away that is.
+    pub(super) fn first_to_end(&mut self, key: &str, now: Moment) -> Option<(Holder, Duration)> {
+        let (expires, value) = self.holders(key, now)?.first_to_end()?;
+        Some((Holder::new(&**value), expires.since(now)))
+    }
+
+    /// Who holds the key, and for how long each.
+    pub(super) fn shared_holders(&mut self, key: &str, now: Moment) -> Vec<(Holder, Duration)> {
+        let holders = self.holders(key, now).into_iter();
+        let in_order = holders.flat_map(|holders| &holders.in_order);
+        in_order
+            .map(|(expires, value)| (Holder::new(&**value), expires.since(now)))
+            .collect()
+    }
+
+    /// The fencing token that the holders share, where they do.
+    pub(super) fn shared_token(&self, key: &str) -> Option<u64> {
+        self.shared.get(key)?.token
+    }
+
+    /// Removes what has expired, once so much has come that it may be worth it.
+    fn sweep_shared(&mut self, now: Moment) {
+        if self.shared.len() >= self.sweep_shared_at.max(64) {
+            let is_held = |holders: &Holders| holders.in_order.last().is_some_and(|(last, _)| *last > now);
+            self.shared.retain(|_, holders| is_held(holders));
+            self.sweep_shared_at = self.shared.len() * 2;
+        }
+    }
+
+    /// Enters a holder, and takes a fencing token for it.
+    fn enter(
+        &mut self,
+        key: &Arc<str>,
+        value: &Arc<str>,
+        lease: Duration,
+        fence: bool,
+        now: Moment,
+    ) -> Result<Option<u64>, StoreError> {
+        let token = if fence { Some(self.token_for(key, value)?) } else { None };
+        self.sweep_shared(now);
+        let holders = self.shared.entry(Arc::clone(key)).or_default();
+        holders.put(value, now.after(lease));
+        holders.note(value, token);
+        Ok(token)
+    }
+
+    /// A fencing token for a holder: an owner's holders share it.
+    fn token_for(&mut self, key: &str, value: &str) -> Result<u64, StoreError> {
+        let shared = self.shared.get(key).and_then(|holders| holders.token);
+        match (Mode::of(value), shared) {
+            (Mode::Owner(_), Some(token)) => Ok(token),
+            _ => self.next_fence(),
+        }
+    }
+
+    fn first_in(&self, key: &str) -> Option<(u64, Mode)> {
+        let (number, ticket) = self.shared_queues.get(key)?.places.first_key_value()?;
+        Some((*number, Mode::of(&ticket.value)))
+    }
+
+    /// Who in the queue need not wait for those in front.
+    fn passing(&mut self, key: &str, now: Moment) -> Vec<u64> {
+        let holders = self.holders(key, now);
+        let mode = holders.and_then(|holders| {
+            let passes = |mode: &&Mode| owner::passes(&holders.tallies, mode);
+            holders.tallies.keys().find(passes).cloned()
+        });
+        let (Some(mode), Some(queue)) = (mode, self.shared_queues.get(key)) else {
+            return Vec::new();
+        };
+        let alike = queue
+            .places
+            .iter()
+            .filter(|(_, ticket)| Mode::of(&ticket.value) == mode);
+        alike.map(|(number, _)| *number).collect()
+    }
+
+    fn hand_to(&mut self, key: &str, number: u64, now: Moment) -> Option<Arc<Ticket>> {
+        let ticket = self.shared_queues.get_mut(key)?.places.remove(&number)?;
+        let granted = self.grant(&ticket, now);
+        *ticket.granted() = Some(granted);
+        Some(ticket)
+    }
+
+    /// Hands the lock to one who has it already: the request was delivered twice.
+    pub(super) fn hand_again(&mut self, ticket: &Ticket, now: Moment) -> Option<Result<Turn, StoreError>> {
+        let holders = self.holders(&ticket.key, now)?;
+        holders.expires.get(&ticket.value)?;
+        Some(self.grant(ticket, now))
+    }
+
+    fn grant(&mut self, ticket: &Ticket, now: Moment) -> Result<Turn, StoreError> {
+        let (lease, fence) = (ticket.asked.lease, ticket.asked.fence);
+        let fence = self.enter(&ticket.key, &ticket.value, lease, fence, now)?;
+        let since = ticket.clock.now();
+        Ok(Turn::Granted { fence, since, lease })
+    }
+
+    /// Hands the lock to those in front of the queue, as many as may hold it together, and then to those further back whom the ones in
+    /// front do not keep waiting. Returns whom to wake, once the tables are unlocked.
+    pub(super) fn serve(&mut self, key: &str, now: Moment) -> Vec<Arc<Ticket>> {
+        let mut handed = Vec::new();
+        if !self.shared_queues.contains_key(key) || self.seen(key, now).is_some() {
+            return handed;
+        }
+        while let Some((number, mode)) = self.first_in(key)
+            && self.admitted(key, &mode, now)
+        {
+            handed.extend(self.hand_to(key, number, now));
+        }
+        for number in self.passing(key, now) {
+            handed.extend(self.hand_to(key, number, now));
+        }
+        if self.shared_queues.get(key).is_some_and(|queue| queue.places.is_empty()) {
+            self.shared_queues.remove(key);
+        }
+        handed
+    }
+
+    /// Takes a lock that several may hold, unless somebody waits for it. Returns also whom to wake.
+    pub(super) fn acquire_shared(
+        &mut self,
+        request: &AcquireRequest<'_>,
+        now: Moment,
+    ) -> (Result<Attempt, StoreError>, Vec<Arc<Ticket>>) {
+        if self.seen(request.key, now).is_some() {
+            return (Err(super::other_kind()), Vec::new());
+        }
+        let handed = self.serve(request.key, now);
+        let mode = Mode::of(request.value);
+        let holders = self.holders(request.key, now);
+        let enters = holders.is_some_and(|holders| holders.expires.contains_key(request.value))
+            || self.may_pass(request.key, &mode, now)
+            || (!self.shared_queues.contains_key(&**request.key) && self.admitted(request.key, &mode, now));
+        let attempt = if enters {
+            let fence = self.enter(request.key, request.value, request.lease, request.fence, now);
+            fence.map(|fence| Attempt::Granted { fence })
+        } else {
+            let (holder, remaining) = self.first_to_end(request.key, now).unzip();
+            Ok(Attempt::Busy { holder, remaining })
+        };
+        (attempt, handed)
+    }
+
+    pub(super) fn renew_shared(&mut self, request: &RenewRequest, now: Moment) -> Verdict {
+        let verdict = self.shared_verdict(&request.key, &request.value, now);
+        if verdict == Verdict::Owned
+            && let Some(lease) = request.extend
+            && let Some(holders) = self.shared.get_mut(&*request.key)
+        {
+            holders.put(&request.value, now.after(lease));
+        }
+        verdict
+    }
+
+    /// Releases. Returns also whom to wake.
+    pub(super) fn release_shared(&mut self, request: &ReleaseRequest<'_>, now: Moment) -> (Verdict, Vec<Arc<Ticket>>) {
+        if request.queued.is_some() {
+            self.leave_queue(request.key, request.value);
+        }
+        let value: Arc<str> = request.value.into();
+        let mut verdict = Verdict::Gone;
+        if let Some(holders) = self.holders(request.key, now) {
+            if holders.expires.contains_key(&value) {
+                verdict = Verdict::Owned;
+                if let Some(keep) = request.keep {
+                    holders.put(&kept_name(&value), now.after(keep));
+                }
+                holders.take_out(&value);
+            } else if request.keep.is_some() && holders.expires.contains_key(&kept_name(&value)) {
+                // The same release once more.
+                verdict = Verdict::Owned;
+            }
+            if holders.expires.is_empty() {
+                self.shared.remove(request.key);
+            }
+        }
+        (verdict, self.serve(request.key, now))
+    }
+
+    pub(super) fn fence_shared(&mut self, key: &str, value: &str, now: Moment) -> Result<Fence, StoreError> {
+        match self.shared_verdict(key, value, now) {
+            Verdict::Owned => {
+                let token = self.token_for(key, value)?;
+                if let Some(holders) = self.shared.get_mut(key) {
+                    holders.note(value, Some(token));
+                }
+                Ok(Fence::Token(token))
+            }
+            verdict => Ok(Fence::NotOwned(verdict)),
+        }
+    }
+
+    /// Gone where the value could hold the lock beside those who do.
+    fn shared_verdict(&mut self, key: &str, value: &str, now: Moment) -> Verdict {
+        let holders = self.holders(key, now);
+        if holders.is_some_and(|holders| holders.expires.contains_key(value)) {
+            Verdict::Owned
+        } else if self.seen(key, now).is_none() && self.admitted(key, &Mode::of(value), now) {
+            Verdict::Gone
+        } else {
+            Verdict::Foreign
+        }
+    }
+}
+
+/// What the testing kit does.
+#[cfg(feature = "testing")]
+impl Tables {
+    pub(super) fn end_shared_leases(&mut self, key: &str, at: Moment) {
+        if let Some(holders) = self.shared.get_mut(key) {
+            let values: Vec<_> = holders.expires.keys().cloned().collect();
+            for value in values {
+                holders.put(&value, at);
+            }
+        }
+    }
+
+    pub(super) fn put_shared(&mut self, key: &Arc<str>, value: &Arc<str>, lease: Duration, now: Moment) {
+        self.sweep_shared(now);
+        let holders = self.shared.entry(Arc::clone(key)).or_default();
+        holders.put(value, now.after(lease));
+    }
+}

@@ -1,0 +1,4 @@
+#[distributed_lock(key = "order:<order.id>", owner = "workflow:<workflow_id>", reentrant = false)]
+async fn step(order: &Order, workflow_id: Uuid) -> Result<(), OrderError> {
+    order.step(workflow_id).await
+}

@@ -1,0 +1,18 @@
+//! A result of which there is only one.
+
+use lock_runtime::{LockError, distributed_lock};
+
+struct ShopError;
+
+impl From<LockError> for ShopError {
+    fn from(_: LockError) -> Self {
+        Self
+    }
+}
+
+#[distributed_lock(key = "a", on_busy = coalesce)]
+async fn reduce() -> Result<u32, ShopError> {
+    Ok(1)
+}
+
+fn main() {}

@@ -1,0 +1,15 @@
+//! No duration.
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "a", lock_delay = -5)]
+async fn negative() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "a", lock_delay)]
+async fn nothing() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}
