@@ -12,11 +12,14 @@ mod handover;
 mod hot;
 mod inside;
 mod loss;
+mod memory;
 mod plot;
 mod process;
+mod readers;
 mod report;
 mod results;
 mod sample;
+mod transfers;
 mod uncontended;
 mod watchdog;
 mod worker;
@@ -30,7 +33,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 type Result<T = ()> = std::result::Result<T, Error>;
 
 /// All that can be run, in this order.
-const SCENARIOS: [(&str, &str); 10] = [
+const SCENARIOS: [(&str, &str); 13] = [
     (
         "uncontended",
         "rate, latency, commands and CPU of locks that nobody else wants, with 1 to 256 tasks",
@@ -62,6 +65,12 @@ const SCENARIOS: [(&str, &str); 10] = [
         "loss",
         "time from the loss of a lock to the end of its body, per cause, in 200 rounds or the number behind it",
     ),
+    ("readers", "how long a writer waits among 32 readers that never stop"),
+    (
+        "transfers",
+        "1,000 transfers among 10 accounts: both locks at once, or one after the other",
+    ),
+    ("memory", "bytes in the server of a held lock, per mode"),
 ];
 
 /// An error of these words.
@@ -144,6 +153,7 @@ fn start(arguments: Vec<String>) -> Result {
         return match job.as_str() {
             "contest" => contest::child(rest),
             "crowd" => crowd::child(rest),
+            "transfers" => transfers::child(rest),
             other => Err(error(format!("there is no job {other:?}"))),
         };
     }
@@ -186,6 +196,9 @@ async fn one(scenario: &str, numbers: &[usize], size: Size) -> Result<Report> {
         "attribute" => attribute::run(size).await,
         "compile" => compile::run(size).await,
         "loss" => loss::run(size, numbers.first().copied()).await,
+        "readers" => readers::run(size).await,
+        "transfers" => transfers::run(size).await,
+        "memory" => memory::run(size).await,
         other => Err(error(format!("there is no scenario {other:?}"))),
     }
 }

@@ -37,6 +37,9 @@ scenarios! {
     attribute_runs: "attribute",
     compile_runs: "compile",
     loss_runs: "loss",
+    readers_runs: "readers",
+    transfers_runs: "transfers",
+    memory_runs: "memory",
 }
 
 #[test]

@@ -92,6 +92,115 @@ fn the_store_of_record_refuses_a_former_holder() {
     }
 }
 
+/// When a visit of a timeline began and ended, in ms.
+fn inside(said: &str, who: &str) -> (u64, u64) {
+    let line = said
+        .lines()
+        .find(|line| line.trim_start().starts_with(who) && line.contains("inside from"))
+        .unwrap_or_else(|| panic!("{who} was not inside:\n{said}"));
+    let (_, times) = line.split_once("inside from ").unwrap();
+    let mut times = times.split_whitespace().filter_map(|word| word.parse().ok());
+    (times.next().unwrap(), times.next().unwrap())
+}
+
+/// Whether two visits did not overlap.
+fn apart(one: (u64, u64), other: (u64, u64)) -> bool {
+    one.1 <= other.0 || other.1 <= one.0
+}
+
+/// Runs an example on both stores and hands over what it said.
+fn on_both(program: &str, check: impl Fn(&str)) {
+    let server = Server::start();
+    for server in [None, Some(&server)] {
+        check(&run(program, server));
+    }
+}
+
+#[test]
+fn readers_are_together_and_a_writer_is_alone() {
+    on_both(env!("CARGO_BIN_EXE_read_write"), |said| {
+        let [one, two, writer, three, four] =
+            ["reader 1", "reader 2", "writer", "reader 3", "reader 4"].map(|who| inside(said, who));
+        assert!(
+            one.0 < two.1 && two.0 < one.1 && three.0 < four.1 && four.0 < three.1,
+            "{said}"
+        );
+        assert!(
+            writer.0 >= one.1.max(two.1) && three.0.min(four.0) >= writer.1,
+            "{said}"
+        );
+    });
+}
+
+#[test]
+fn a_semaphore_lets_in_two_at_a_time() {
+    on_both(env!("CARGO_BIN_EXE_semaphore"), |said| {
+        let calls = ["call 1", "call 2", "call 3", "call 4", "call 5"].map(|who| inside(said, who));
+        for (from, _) in calls {
+            let others = calls.iter().filter(|(start, end)| *start <= from && from < *end);
+            assert!(others.count() <= 2, "{said}");
+        }
+    });
+}
+
+#[test]
+fn a_nested_call_is_inside_while_the_outer_one_is() {
+    on_both(env!("CARGO_BIN_EXE_reentrant"), |said| {
+        let (one, two) = (inside(said, "call 1 "), inside(said, "call 2 "));
+        assert!(apart(one, two), "{said}");
+        for (outer, inner) in [(one, "call 1, inner"), (two, "call 2, inner")] {
+            let inner = inside(said, inner);
+            assert!(outer.0 <= inner.0 && inner.1 <= outer.1, "{said}");
+        }
+    });
+}
+
+#[test]
+fn steps_of_a_workflow_share_its_lock_and_another_one_waits() {
+    on_both(env!("CARGO_BIN_EXE_owner"), |said| {
+        let visits = [
+            "workflow 1, pick",
+            "workflow 1, pack",
+            "workflow 2, pick",
+            "workflow 2, pack",
+        ];
+        let [pick, wrap, third, fourth] = visits.map(|who| inside(said, who));
+        for (one, other) in [(pick, third), (pick, fourth), (wrap, third), (wrap, fourth)] {
+            assert!(apart(one, other), "{said}");
+        }
+    });
+}
+
+#[test]
+fn transfers_of_one_account_are_one_after_the_other() {
+    on_both(env!("CARGO_BIN_EXE_transfers"), |said| {
+        let [one, back, three, two] = ["1 to 2", "2 to 1", "3 to 4", "2 to 3"].map(|who| inside(said, who));
+        assert!(
+            apart(one, back) && apart(back, two) && apart(two, three) && apart(one, two),
+            "{said}"
+        );
+    });
+}
+
+#[test]
+fn calls_that_come_while_a_report_is_made_get_it() {
+    on_both(env!("CARGO_BIN_EXE_coalesce"), |said| {
+        assert_eq!(said.matches("made by call 1").count(), 3, "{said}");
+        assert_eq!(said.matches("made by call 4").count(), 1, "{said}");
+        assert_eq!(said.matches("never inside").count(), 2, "{said}");
+    });
+}
+
+#[test]
+fn after_a_lost_holder_nobody_enters_for_the_delay() {
+    on_both(env!("CARGO_BIN_EXE_lock_delay"), |said| {
+        let (lost, next) = (inside(said, "hangs"), inside(said, "next"));
+        // Its time to live is lease and delay.
+        assert!(next.0 >= 500 && lost.1 < next.0, "{said}");
+        assert!(said.contains("its lease ran out"), "{said}");
+    });
+}
+
 /// A process of the web example, and its address.
 async fn web(server: &Server, work: &str) -> (Child, String) {
     let mut child = children::Builder::new(env!("CARGO_BIN_EXE_web"))

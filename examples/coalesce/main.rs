@@ -1,0 +1,42 @@
+//! One call does the work, and those that came meanwhile get its result: `on_busy = coalesce`.
+//!
+//! `cargo run --bin coalesce` runs on the embedded store; `REDIS_URL` names a real one.
+
+use std::env;
+use std::time::Duration;
+
+use lock_examples::Timeline;
+use lock_runtime::{LockError, distributed_lock};
+use tokio::time::sleep;
+
+const STEP: Duration = Duration::from_millis(100);
+
+/// The result is cloned, so it and its error have to be.
+#[distributed_lock(key = "example:report:<month>", on_busy = coalesce)]
+async fn report(timeline: &Timeline, who: &str, month: u32) -> Result<String, LockError> {
+    let _inside = timeline.enters(who);
+    sleep(STEP * 2).await;
+    Ok(format!("report of month {month}, made by {who}"))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned());
+    lock_runtime::init(&url).await?;
+    let timeline = Timeline::default();
+    let call = async |who| {
+        timeline.asks(who);
+        let made = report(&timeline, who, 7).await;
+        timeline.is_answered(who);
+        made
+    };
+    let (one, two, three) = tokio::join!(call("call 1"), call("call 2"), call("call 3"));
+    // It has come too late for their report.
+    let four = call("call 4").await;
+    for made in [one, two, three, four] {
+        println!("{}", made?);
+    }
+    println!("{timeline}");
+    lock_runtime::global()?.shutdown().await;
+    Ok(())
+}

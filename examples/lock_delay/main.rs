@@ -1,0 +1,48 @@
+//! Time for what a holder that was lost has still on its way: `lock_delay = "…"`.
+//!
+//! `cargo run --bin lock_delay` runs on the embedded store; `REDIS_URL` names a real one.
+
+use std::env;
+use std::time::Duration;
+
+use lock_examples::Timeline;
+use lock_runtime::{LockError, distributed_lock};
+use tokio::time::sleep;
+
+const STEP: Duration = Duration::from_millis(60);
+
+/// Its lease runs out: it is cancelled, and nobody enters for so much longer.
+#[distributed_lock(key = "example:turbine", lease = "200ms", renew = false, lock_delay = "300ms")]
+async fn hang(timeline: &Timeline, who: &str) -> Result<(), LockError> {
+    let _inside = timeline.enters(who);
+    std::future::pending().await
+}
+
+/// It releases its lock: the next one enters at once.
+#[distributed_lock(key = "example:turbine", lock_delay = "300ms")]
+async fn steer(timeline: &Timeline, who: &str) -> Result<(), LockError> {
+    let _inside = timeline.enters(who);
+    sleep(STEP).await;
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned());
+    lock_runtime::init(&url).await?;
+    let timeline = Timeline::default();
+    let call = async |who, after: u32| {
+        sleep(STEP * after).await;
+        timeline.asks(who);
+        steer(&timeline, who).await
+    };
+    timeline.asks("hangs");
+    let (hung, one, two) = tokio::join!(hang(&timeline, "hangs"), call("next", 1), call("after it", 2));
+    one.and(two)?;
+    println!("{timeline}");
+    if let Err(error) = hung {
+        println!("the first one: {error}");
+    }
+    lock_runtime::global()?.shutdown().await;
+    Ok(())
+}

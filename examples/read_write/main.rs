@@ -1,0 +1,65 @@
+//! Many readers or one writer: `mode = read` and `mode = write`.
+//!
+//! `cargo run --bin read_write` runs on the embedded store; `REDIS_URL` names a real one.
+
+use std::env;
+use std::time::Duration;
+
+use lock_examples::Timeline;
+use lock_runtime::{LockError, distributed_lock};
+use tokio::time::sleep;
+
+const STEP: Duration = Duration::from_millis(100);
+
+/// Any number of quotes are made at the same time.
+#[distributed_lock(key = "example:prices", mode = read)]
+async fn quote(timeline: &Timeline, who: &str) -> Result<(), LockError> {
+    let _inside = timeline.enters(who);
+    sleep(STEP * 2).await;
+    Ok(())
+}
+
+/// A change is made alone. Under it, a nested call reads without waiting.
+#[distributed_lock(key = "example:prices", mode = write)]
+async fn change(timeline: &Timeline, who: &str) -> Result<(), LockError> {
+    let _inside = timeline.enters(who);
+    sleep(STEP).await;
+    check().await
+}
+
+#[distributed_lock(key = "example:prices", mode = read)]
+async fn check() -> Result<(), LockError> {
+    sleep(STEP).await;
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned());
+    lock_runtime::init(&url).await?;
+    let timeline = Timeline::default();
+    let reader = async |who, after: u32| {
+        sleep(STEP * after).await;
+        timeline.asks(who);
+        quote(&timeline, who).await
+    };
+    let writer = async |who, after: u32| {
+        sleep(STEP * after).await;
+        timeline.asks(who);
+        change(&timeline, who).await
+    };
+    let (one, two, write, three, four) = tokio::join!(
+        reader("reader 1", 0),
+        reader("reader 2", 0),
+        writer("writer", 1),
+        // They have come after the writer, and do not overtake it.
+        reader("reader 3", 2),
+        reader("reader 4", 2),
+    );
+    for ended in [one, two, write, three, four] {
+        ended?;
+    }
+    println!("{timeline}");
+    lock_runtime::global()?.shutdown().await;
+    Ok(())
+}

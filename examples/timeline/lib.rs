@@ -1,0 +1,126 @@
+//! A picture of who waited for a lock and who was inside when, for the examples.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How many characters stand for the whole time.
+const WIDTH: usize = 56;
+
+/// Who asked, entered and left when.
+#[derive(Debug)]
+pub struct Timeline {
+    start: Instant,
+    visits: Mutex<Vec<Visit>>,
+}
+
+#[derive(Debug)]
+struct Visit {
+    who: String,
+    asked: Duration,
+    entered: Option<Duration>,
+    left: Option<Duration>,
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            visits: Mutex::default(),
+        }
+    }
+}
+
+impl Timeline {
+    fn visits(&self) -> MutexGuard<'_, Vec<Visit>> {
+        self.visits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn last(&self, who: &str, note: impl FnOnce(&mut Visit, Duration)) {
+        let now = self.start.elapsed();
+        if let Some(visit) = self.visits().iter_mut().rfind(|visit| visit.who == who) {
+            note(visit, now);
+        }
+    }
+
+    /// Somebody asks for the lock.
+    pub fn asks(&self, who: &str) {
+        let asked = self.start.elapsed();
+        self.visits().push(Visit {
+            who: who.to_owned(),
+            asked,
+            entered: None,
+            left: None,
+        });
+    }
+
+    /// Who has asked gets an answer without having been inside.
+    pub fn is_answered(&self, who: &str) {
+        self.last(who, |visit, now| visit.left = visit.left.or(Some(now)));
+    }
+
+    /// Who has asked is inside until the returned value is dropped.
+    pub fn enters(&self, who: &str) -> Inside<'_> {
+        self.last(who, |visit, now| visit.entered = Some(now));
+        Inside {
+            timeline: self,
+            who: who.to_owned(),
+        }
+    }
+}
+
+/// Somebody inside.
+#[derive(Debug)]
+#[must_use = "dropping it is leaving"]
+pub struct Inside<'a> {
+    timeline: &'a Timeline,
+    who: String,
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.timeline.last(&self.who, |visit, now| visit.left = Some(now));
+    }
+}
+
+/// One line for each visit: `·` while it waits, `█` while it is inside.
+impl fmt::Display for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = self.start.elapsed();
+        let visits = self.visits();
+        let column = |at: Duration| {
+            let part = at.as_secs_f64() / end.as_secs_f64().max(f64::MIN_POSITIVE);
+            // From 0 to the width.
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                clippy::cast_precision_loss
+            )]
+            let column = (part * WIDTH as f64) as usize;
+            column.min(WIDTH)
+        };
+        let name = visits.iter().map(|visit| visit.who.chars().count()).max().unwrap_or(0);
+        for visit in visits.iter() {
+            let asked = column(visit.asked);
+            let left = visit.left.map_or(WIDTH, column);
+            let entered = visit.entered.map_or(left, column);
+            let inside = left.saturating_sub(entered).max(usize::from(visit.entered.is_some()));
+            let line = format!(
+                "{}{}{}",
+                " ".repeat(asked),
+                "·".repeat(entered.saturating_sub(asked)),
+                "█".repeat(inside)
+            );
+            let told = match (visit.entered, visit.left) {
+                (None, None) => "never entered".to_owned(),
+                (None, Some(answered)) => format!("answered at {} ms, never inside", answered.as_millis()),
+                (Some(entered), None) => format!("entered at {} ms", entered.as_millis()),
+                (Some(entered), Some(left)) => {
+                    format!("inside from {} to {} ms", entered.as_millis(), left.as_millis())
+                }
+            };
+            writeln!(f, "{:name$}  {line:WIDTH$}  {told}", visit.who)?;
+        }
+        write!(f, "{:name$}  (· waits, █ is inside)", "")
+    }
+}
