@@ -172,10 +172,11 @@ fn skip_to_comma(input: ParseStream<'_>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn errors(source: &str) -> Vec<String> {
+    /// What is said of these arguments.
+    pub(crate) fn errors(source: &str) -> Vec<String> {
         let mut errors = Errors::default();
         match source.parse() {
             Ok(tokens) => drop(Args::parse(tokens, &mut errors)),

@@ -305,20 +305,7 @@ fn word_in(value: &Expr) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::args::Args;
-    use crate::errors::Errors;
-
-    fn errors(source: &str) -> Vec<String> {
-        let mut errors = Errors::default();
-        match source.parse() {
-            Ok(tokens) => drop(Args::parse(tokens, &mut errors)),
-            Err(error) => return vec![error.to_string()],
-        }
-        match errors.into_result() {
-            Ok(()) => Vec::new(),
-            Err(error) => error.into_iter().map(|error| error.to_string()).collect(),
-        }
-    }
+    use crate::args::tests::errors;
 
     #[test]
     fn words_from_elsewhere_are_answered_with_the_name_here() {

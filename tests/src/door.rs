@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use redis::FromRedisValue;
 
+use crate::judge;
 use crate::server::Server;
 
 const SCRIPT: &str = include_str!("door.lua");
@@ -57,11 +58,7 @@ impl Door {
     /// The same judge, from another process.
     #[must_use]
     pub fn connect(url: &str) -> Self {
-        // No read time-out: a read that has one is not restarted after a signal, but fails with EINTR.
-        let connection = redis::Client::open(url)
-            .and_then(|client| client.get_connection())
-            .unwrap_or_else(|error| panic!("no connection to the judge at {url}: {error}"));
-        Self(Arc::new(Mutex::new(connection)))
+        Self(Arc::new(Mutex::new(judge::connection(url))))
     }
 
     /// Notes that somebody is inside from now on, whose lock is valid [until](valid_until) then.

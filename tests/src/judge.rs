@@ -320,6 +320,14 @@ pub struct Event {
 
 const SCRIPT: &str = include_str!("judge.lua");
 
+/// A connection to the server that a judge is on.
+pub(crate) fn connection(url: &str) -> redis::Connection {
+    // No read time-out: a read that has one is not restarted after a signal, but fails with EINTR.
+    redis::Client::open(url)
+        .and_then(|client| client.get_connection())
+        .unwrap_or_else(|error| panic!("no connection to the judge at {url}: {error}"))
+}
+
 impl StoreJudge {
     /// A judge on this server, which should serve nothing else.
     #[must_use]
@@ -330,11 +338,7 @@ impl StoreJudge {
     /// The same judge, from another process.
     #[must_use]
     pub fn connect(url: &str) -> Self {
-        // No read time-out: a read that has one is not restarted after a signal, but fails with EINTR.
-        let connection = redis::Client::open(url)
-            .and_then(|client| client.get_connection())
-            .unwrap_or_else(|error| panic!("no connection to the judge at {url}: {error}"));
-        Self(Arc::new(Mutex::new(connection)))
+        Self(Arc::new(Mutex::new(connection(url))))
     }
 
     /// Notes that `holder` is inside from now on. A holder's name is used once at a time.

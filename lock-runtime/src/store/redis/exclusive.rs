@@ -8,7 +8,9 @@ use super::RedisStore;
 use super::failure::{is_missing_script, sort};
 use super::link::{Link, Live};
 use super::scripts::{ACQUIRE, FENCE, LockScript, RENEW, eval, release_of};
-use super::values::{as_remaining, fence_of, granted_or_busy, holder_of, millis, released, unexpected, verdict};
+use super::values::{
+    as_remaining, granted_or_busy, holder_of, millis, released, token_or_verdict, unexpected, verdict, verdicts,
+};
 use super::wire::{Release, Reply, Report, What, the_one};
 use crate::store::{
     AcquireRequest, Attempt, Fence, Mode, ReleaseReport, ReleaseRequest, RenewRequest, StoreError, Verdict,
@@ -61,10 +63,7 @@ impl RedisStore {
                 command.arg(&*request.value).arg(request.extend.map_or(0, millis));
             }
         });
-        match answer.await? {
-            Value::Array(verdicts) if verdicts.len() == requests.len() => verdicts.iter().map(verdict).collect(),
-            other => Err(unexpected(&other)),
-        }
+        verdicts(&answer.await?, requests.len())
     }
 
     pub(super) async fn release_exclusive(&self, request: &ReleaseRequest<'_>) -> Result<Verdict, StoreError> {
@@ -73,14 +72,7 @@ impl RedisStore {
 
     /// Sends the release of a lock in whatever mode, and waits for the script's answer.
     pub(super) async fn give_back(&self, request: &ReleaseRequest<'_>) -> Result<Value, StoreError> {
-        let asked_on = request.unanswered_on.and_then(|number| self.commands.numbered(number));
-        let (commands, live) = if let Some(known) = asked_on {
-            known
-        } else {
-            let commands = self.commands.here();
-            let live = commands.live().await?;
-            (commands, live)
-        };
+        let (commands, live) = self.commands.for_release(request).await?;
         request.receipt.sent_on(live.number);
         let answer = match commands.release(&live, self.release_of(request), &self.names).await {
             // Not by SCRIPT LOAD: in a cluster that would have to succeed on every node.
@@ -132,16 +124,17 @@ impl RedisStore {
     }
 
     pub(super) async fn fence_exclusive(&self, key: &str, value: &str) -> Result<Fence, StoreError> {
+        self.fence_by(&FENCE, key, value).await
+    }
+
+    pub(super) async fn fence_by(&self, script: &LockScript, key: &str, value: &str) -> Result<Fence, StoreError> {
         let commands = self.commands.here();
         let live = commands.live().await?;
-        let answer = eval(&commands, &live, &FENCE, &[key, &self.names.counter], |command| {
+        let keys: [&str; 2] = [key, &self.names.counter];
+        let answer = eval(&commands, &live, script, &keys, |command| {
             command.arg(value);
-        })
-        .await?;
-        match answer {
-            token @ Value::BulkString(_) => fence_of(&token).map(Fence::Token),
-            other => verdict(&other).map(Fence::NotOwned),
-        }
+        });
+        token_or_verdict(&answer.await?)
     }
 }
 

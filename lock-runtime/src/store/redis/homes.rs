@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::link::{Link, Live, Purpose, TimeOuts};
 use super::names::Names;
+use crate::store::{ReleaseRequest, StoreError};
 
 /// The links for acquires and releases, by the runtime that drives them.
 pub(super) struct Homes(Arc<Inner>);
@@ -87,8 +88,18 @@ impl Homes {
         link
     }
 
+    /// The connection for a release: that of an acquire which was not answered, while it lives.
+    pub(super) async fn for_release(&self, request: &ReleaseRequest<'_>) -> Result<(Link, Arc<Live>), StoreError> {
+        if let Some(known) = request.unanswered_on.and_then(|number| self.numbered(number)) {
+            return Ok(known);
+        }
+        let link = self.here();
+        let live = link.live().await?;
+        Ok((link, live))
+    }
+
     /// The connection with this number, if it is still there.
-    pub(super) fn numbered(&self, number: u64) -> Option<(Link, Arc<Live>)> {
+    fn numbered(&self, number: u64) -> Option<(Link, Arc<Live>)> {
         let links = self.0.links.read().unwrap_or_else(PoisonError::into_inner);
         let mut all = std::iter::once(&self.0.engine).chain(links.iter().map(|(_, link)| link));
         all.find_map(|link| Some((link.clone(), link.numbered(number)?)))

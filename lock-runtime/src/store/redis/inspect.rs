@@ -14,7 +14,7 @@ use crate::store::{LockPage, StoreError};
 /// How many of the database's keys the server looks at in one go.
 const SCANNED: usize = 1000;
 /// How many locks one script's run is about at most: a longer one would hold up the server's other clients.
-const BATCH: usize = 100;
+pub(super) const BATCH: usize = 100;
 
 static INSPECT: Lazy<LockScript> = Lazy::new(|| LockScript::for_looking(include_str!("inspect.lua")));
 static FORCE_RELEASE: Lazy<LockScript> =

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use once_cell::sync::Lazy;
 use redis::Value;
 
-use super::inspect::{held, look, one, scan, taken_away};
+use super::inspect::{BATCH, held, look, one, scan, taken_away};
 use super::scripts::{LockScript, NEXT_FENCE, eval};
-use super::values::{fence_of, granted_or_busy, millis, unexpected, verdict};
+use super::values::{granted_or_busy, millis, token_or_verdict, unexpected, verdict, verdicts};
 use super::{RedisSettings, RedisStore};
 use crate::inspect::LockInfo;
 use crate::store::{
@@ -18,8 +18,6 @@ use crate::store::{
 
 /// What the names of these locks end with.
 const SUFFIX: &str = "_lock";
-/// How many locks are looked at in one script's run.
-const BATCH: usize = 100;
 
 const OLD: &str = include_str!("old.lua");
 
@@ -120,23 +118,11 @@ impl OldNeighbourStore {
                 command.arg(&*request.value).arg(request.extend.map_or(0, millis));
             }
         });
-        match answer.await? {
-            Value::Array(verdicts) if verdicts.len() == requests.len() => verdicts.iter().map(verdict).collect(),
-            other => Err(unexpected(&other)),
-        }
+        verdicts(&answer.await?, requests.len())
     }
 
     async fn give_back(&self, request: &ReleaseRequest<'_>) -> Result<Verdict, StoreError> {
-        let asked_on = request
-            .unanswered_on
-            .and_then(|number| self.server.commands.numbered(number));
-        let (link, live) = if let Some(known) = asked_on {
-            known
-        } else {
-            let link = self.server.commands.here();
-            let live = link.live().await?;
-            (link, live)
-        };
+        let (link, live) = self.server.commands.for_release(request).await?;
         request.receipt.sent_on(live.number);
         let own = self.keys_of(request.key);
         let answer = eval(&link, &live, &RELEASE, &[&own.lock, &own.side], |command| {
@@ -153,12 +139,8 @@ impl OldNeighbourStore {
         let keys = [&own.lock, &own.side, self.server.names.counter.as_str()];
         let answer = eval(&link, &live, &FENCE, &keys, |command| {
             command.arg(value);
-        })
-        .await?;
-        match answer {
-            token @ Value::BulkString(_) => fence_of(&token).map(Fence::Token),
-            other => verdict(&other).map(Fence::NotOwned),
-        }
+        });
+        token_or_verdict(&answer.await?)
     }
 
     /// `None` in place of what is no lock.

@@ -5,7 +5,7 @@ use redis::Value;
 
 use super::RedisStore;
 use super::scripts::{SHARED_ACQUIRE, SHARED_FENCE, SHARED_RENEW, eval};
-use super::values::{fence_of, granted_or_busy, millis, released, unexpected, verdict};
+use super::values::{granted_or_busy, millis, released, unexpected};
 use crate::store::{AcquireRequest, Attempt, Fence, Mode, ReleaseRequest, RenewRequest, StoreError, Verdict};
 
 impl RedisStore {
@@ -50,21 +50,6 @@ impl RedisStore {
     }
 
     pub(super) async fn fence_shared(&self, key: &str, value: &str) -> Result<Fence, StoreError> {
-        let commands = self.commands.here();
-        let live = commands.live().await?;
-        let answer = eval(
-            &commands,
-            &live,
-            &SHARED_FENCE,
-            &[key, &self.names.counter],
-            |command| {
-                command.arg(value);
-            },
-        )
-        .await?;
-        match answer {
-            token @ Value::BulkString(_) => fence_of(&token).map(Fence::Token),
-            other => verdict(&other).map(Fence::NotOwned),
-        }
+        self.fence_by(&SHARED_FENCE, key, value).await
     }
 }

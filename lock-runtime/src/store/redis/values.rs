@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Value, from_redis_value};
 
 use crate::holder::Holder;
-use crate::store::{Attempt, StoreError, Verdict};
+use crate::store::{Attempt, Fence, StoreError, Verdict};
 
 pub(super) fn granted_or_busy(parts: &[Value]) -> Result<Attempt, StoreError> {
     match parts {
@@ -29,6 +29,22 @@ pub(super) fn verdict(answer: &Value) -> Result<Verdict, StoreError> {
         Value::Int(0) => Ok(Verdict::Gone),
         Value::Int(-1) => Ok(Verdict::Foreign),
         other => Err(unexpected(other)),
+    }
+}
+
+/// One verdict for each of so many locks.
+pub(super) fn verdicts(answer: &Value, locks: usize) -> Result<Vec<Verdict>, StoreError> {
+    match answer {
+        Value::Array(verdicts) if verdicts.len() == locks => verdicts.iter().map(verdict).collect(),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// A fencing token, or why there is none.
+pub(super) fn token_or_verdict(answer: &Value) -> Result<Fence, StoreError> {
+    match answer {
+        token @ Value::BulkString(_) => fence_of(token).map(Fence::Token),
+        other => verdict(other).map(Fence::NotOwned),
     }
 }
 
