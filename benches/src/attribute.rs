@@ -1,4 +1,4 @@
-//! What the attribute itself costs: the memory store, and nobody else there.
+//! The cost of the attribute itself: on the memory store, without contention.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ fn measure(size: Size) -> Result<Report> {
         "An annotated function on the memory store beside the same function without the attribute; one call at a time, medians of rounds.",
         &["runtime", "function", "ns per call", "allocations", "bytes allocated"],
     );
-    let mut panel = Panel::linear("nanoseconds per call");
+    let mut panel = Panel::cost("nanoseconds per call");
     let bar = progress("attribute", 4);
     for (name, mut builder) in [
         ("current_thread", tokio::runtime::Builder::new_current_thread()),

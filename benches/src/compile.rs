@@ -1,4 +1,4 @@
-//! What the attribute costs the compiler.
+//! The compile time of the attribute.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -74,7 +74,7 @@ fn measure(size: Size) -> Result<Report> {
         }
     }
     bar.finish_and_clear();
-    let mut panel = Panel::linear("seconds for 500 functions");
+    let mut panel = Panel::cost("seconds for 500 functions");
     let middle = |command: usize, kind: usize| {
         times
             .get(command)

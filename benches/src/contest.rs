@@ -1,4 +1,4 @@
-//! Several processes with several tasks each that want the same locks, and what came of it.
+//! Several processes with several tasks each that want the same locks, and the results.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::contender::{Client, Contender};
 use crate::report::{Number, ratio};
 use crate::sample::jain;
-use crate::worker::{self, Record, Worker, argument};
+use crate::worker::{self, PEER_PATIENCE, Record, Worker, argument};
 use crate::{Result, error, process};
 
 /// How often the server is pinged meanwhile, to know what a round trip took under this load.
@@ -36,8 +36,20 @@ pub(crate) struct Contest {
 }
 
 impl Contest {
-    /// On a server of its own, so that nothing is left from the one before.
+    /// On a server of its own, so that nothing is left from the one before. What goes wrong with a peer is its outcome.
     pub(crate) async fn run(&self) -> Result<Outcome> {
+        let outcome = self.hold().await;
+        if !self.contender.is_peer() {
+            return outcome;
+        }
+        Ok(match outcome {
+            Ok(outcome) if outcome.sections() > 0 => outcome,
+            Ok(outcome) => outcome.without(format!("no section in {:?}", self.window)),
+            Err(error) => Outcome::default().without(error.to_string()),
+        })
+    }
+
+    async fn hold(&self) -> Result<Outcome> {
         let server = Server::start();
         let mut workers = Vec::with_capacity(self.processes);
         for number in 0..self.processes {
@@ -49,7 +61,11 @@ impl Contest {
                 self.hold.as_micros().to_string(),
                 number.to_string(),
             ];
-            workers.push(Worker::start("contest", &arguments).await?);
+            workers.push(if self.contender.is_peer() {
+                Worker::start_within(PEER_PATIENCE, "contest", &arguments).await?
+            } else {
+                Worker::start("contest", &arguments).await?
+            });
         }
         for worker in &mut workers {
             worker.say("go").await?;
@@ -97,11 +113,13 @@ impl Contest {
             cpu,
             errors,
             round_trips,
+            absent: None,
         })
     }
 }
 
 /// What came of a [`Contest`].
+#[derive(Default)]
 pub(crate) struct Outcome {
     tasks: usize,
     tasks_per_process: usize,
@@ -119,9 +137,18 @@ pub(crate) struct Outcome {
     pub(crate) errors: u64,
     /// Of one PING at a time, under this load; sorted.
     pub(crate) round_trips: Vec<Duration>,
+    /// Why there are no figures of this peer.
+    pub(crate) absent: Option<String>,
 }
 
 impl Outcome {
+    fn without(self, why: String) -> Self {
+        Self {
+            absent: Some(why),
+            ..self
+        }
+    }
+
     fn within(&self) -> impl Iterator<Item = &Record> {
         self.records
             .iter()
@@ -332,7 +359,9 @@ pub(crate) fn child(arguments: &[String]) -> Result {
         }
     }
     running.abort_all();
-    runtime.block_on(async { while running.join_next().await.is_some() {} });
+    // A peer may keep a thread of the runtime for ever.
+    let ended = async { while running.join_next().await.is_some() {} };
+    let _ = runtime.block_on(async { tokio::time::timeout(PEER_PATIENCE / 2, ended).await });
     let mut records = Vec::new();
     for log in logs {
         let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,5 @@
-//! 5,000 waiters for one lock: what the server sees of them, what they weigh, and what they leave behind.
+//! 5,000 waiters for one lock: the contenders that the server sees, their memory, and the keys that
+//! they leave behind.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +49,7 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
     let seen = watch(waiters, watched).await?;
     let mut report = Report::new(
         "crowd",
-        "Waiters for one lock in 4 processes while a fifth holds it; then all but one are cancelled, the lock is given back, and the last one gets it.",
+        "Waiters for one lock in 4 processes while a fifth holds it; then all but one are cancelled, the lock is released, and the last waiter gets it.",
         &["what", "figure"],
     );
     let per_waiter = ratio(seen.memory, waiters);
@@ -75,7 +76,7 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
     ] {
         report.row(vec![what.to_owned(), figure]);
     }
-    let mut panel = Panel::linear("client memory per waiter, bytes");
+    let mut panel = Panel::cost("client memory per waiter, bytes");
     panel.bar("limit", 2_048.0);
     panel.bar("ours", per_waiter);
     report.panels.push(panel);
@@ -202,7 +203,7 @@ pub(crate) fn child(arguments: &[String]) -> Result {
     let number: usize = argument(arguments, 1)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let locks = runtime.block_on(async {
-        let locks = LockManager::builder(&url).wait(WAIT).build()?;
+        let locks = LockManager::builder(&url).default_wait(WAIT).build()?;
         let warm = locks.lock(format!("bench:warm:{}", std::process::id()));
         warm.acquire().await?.release().await?;
         Ok::<_, crate::Error>(locks)

@@ -18,7 +18,7 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
     };
     let report = Report::new(
         "inside",
-        "One lock, one process with 16 tasks, held for no time; medians of short rounds in turn.",
+        "One lock, one process with 16 tasks that release it at once; medians of short alternating rounds.",
         &[
             "contender",
             "sections/s",
@@ -31,9 +31,9 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
             "overlaps",
         ],
     );
-    let contenders = Contender::all();
+    let contenders = Contender::all(size);
     let bar = progress("inside", rounds * contenders.len());
-    let mut outcomes = vec![Vec::new(); contenders.len()];
+    let mut outcomes = vec![(Vec::new(), None); contenders.len()];
     for _ in 0..rounds {
         for (contender, outcomes) in contenders.iter().copied().zip(&mut outcomes) {
             bar.set_message(format!("inside: {contender}"));
@@ -49,8 +49,14 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
             }
             .run()
             .await?;
+            bar.inc(1);
+            let (figures, absent) = outcomes;
+            if let Some(why) = outcome.absent {
+                *absent = Some(why);
+                continue;
+            }
             let waits = outcome.waits();
-            outcomes.push(Figures {
+            figures.push(Figures {
                 rate: outcome.rate(),
                 middle: percentile(&waits, 0.5),
                 late: percentile(&waits, 0.99),
@@ -60,17 +66,24 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
                 cpu: outcome.cpu_per_section(),
                 overlaps: outcome.overlaps(),
             });
-            bar.inc(1);
         }
     }
     bar.finish_and_clear();
     Ok(tell(report, contenders, &outcomes))
 }
 
-fn tell(mut report: Report, contenders: Vec<Contender>, outcomes: &[Vec<Figures>]) -> Report {
+fn tell(mut report: Report, contenders: Vec<Contender>, outcomes: &[(Vec<Figures>, Option<String>)]) -> Report {
     let mut panel = Panel::logarithmic("sections per second, one lock, 16 tasks of one process");
     let mut rates = Vec::new();
-    for (contender, rounds) in contenders.into_iter().zip(outcomes) {
+    for (contender, (rounds, absent)) in contenders.into_iter().zip(outcomes) {
+        match absent {
+            Some(why) if rounds.is_empty() => {
+                report.absent(Vec::new(), contender, why);
+                continue;
+            }
+            Some(why) => report.note(format!("{contender}, in some rounds: {why}")),
+            None => {}
+        }
         let middle = |figure: fn(&Figures) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
         let duration = |figure: fn(&Figures) -> Duration| rounds.iter().map(figure).max().unwrap_or_default();
         let rate = middle(|figures| figures.rate);

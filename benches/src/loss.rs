@@ -1,4 +1,4 @@
-//! How soon a body ends after its lock is lost.
+//! The time from the loss of a lock to the end of its body.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ pub(crate) async fn run(size: Size, rounds: Option<usize>) -> Result<Report> {
             times.push(ended.saturating_duration_since(deadline));
             expect_lost(&error)?;
             back(&server);
-            locks.check().await?;
+            locks.check_connection().await?;
             bar.inc(1);
         }
         bar.finish_and_clear();

@@ -3,6 +3,7 @@
 //! Without a scenario, all of them are run. Every one shows a table and, where the project has promised a figure, whether it was reached, and draws
 //! `benches/plots/<scenario>.svg`; `--save` also writes `benches/RESULTS.md`. `--smoke` runs as little as possible, to see that a scenario still works.
 
+mod against;
 mod attribute;
 mod compile;
 mod contender;
@@ -91,6 +92,8 @@ enum Size {
 struct Wanted {
     size: Size,
     save: bool,
+    /// Prints the figures for [`against`], and draws nothing.
+    figures: bool,
     /// Each with the numbers behind it.
     scenarios: Vec<(&'static str, Vec<usize>)>,
 }
@@ -100,6 +103,7 @@ impl Wanted {
         let mut wanted = Self {
             size: Size::Full,
             save: false,
+            figures: false,
             scenarios: Vec::new(),
         };
         for argument in arguments {
@@ -111,6 +115,7 @@ impl Wanted {
                 wanted.scenarios.last_mut(),
             ) {
                 ("--save", ..) => wanted.save = true,
+                ("--figures", ..) => wanted.figures = true,
                 ("--smoke", ..) => wanted.size = Size::Smoke,
                 (_, Some((name, _)), ..) => wanted.scenarios.push((*name, Vec::new())),
                 (_, None, Ok(number), Some((_, numbers))) => numbers.push(number),
@@ -157,6 +162,11 @@ fn start(arguments: Vec<String>) -> Result {
             other => Err(error(format!("there is no job {other:?}"))),
         };
     }
+    if let [against, rest @ ..] = arguments.as_slice()
+        && against == "against"
+    {
+        return against::run(rest);
+    }
     let wanted = Wanted::read(arguments.into_iter())?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -170,6 +180,10 @@ async fn run(wanted: Wanted) -> Result {
     let mut reports = Vec::new();
     for (scenario, numbers) in &wanted.scenarios {
         let report = one(scenario, numbers, wanted.size).await?;
+        if wanted.figures {
+            against::print(scenario, &report.panels);
+            continue;
+        }
         println!("## `{scenario}`\n\n{}", report.markdown());
         results::draw(&report, plots)?;
         reports.push(report);

@@ -1,4 +1,4 @@
-//! What a held lock weighs in the server.
+//! The memory of a held lock in the server.
 
 use lock_runtime::{LockGuard, LockManager, LockRequest};
 use lock_tests::server::Server;
@@ -35,7 +35,7 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
          The stored value names host, process and function.",
         &["mode", "one holder", "two", "each of many", "queue, one waiter"],
     );
-    let mut panel = Panel::linear("bytes in the server of a lock with one holder");
+    let mut panel = Panel::cost("bytes in the server of a lock with one holder");
     let bar = progress("memory", modes.len());
     for (mode, ask, many) in modes {
         bar.set_message(format!("memory: {mode}"));

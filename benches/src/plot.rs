@@ -22,6 +22,7 @@ pub(crate) struct Panel {
     title: String,
     bars: Vec<Bar>,
     logarithmic: bool,
+    less_is_better: bool,
 }
 
 struct Bar {
@@ -37,6 +38,7 @@ impl Panel {
             title: title.into(),
             bars: Vec::new(),
             logarithmic: true,
+            less_is_better: false,
         }
     }
 
@@ -45,6 +47,27 @@ impl Panel {
             logarithmic: false,
             ..Self::logarithmic(title)
         }
+    }
+
+    /// Figures of which the smaller one is the better one.
+    pub(crate) fn cost(title: impl Into<String>) -> Self {
+        Self {
+            less_is_better: true,
+            ..Self::linear(title)
+        }
+    }
+
+    pub(crate) fn title(&self) -> &str {
+        &self.title
+    }
+
+    pub(crate) const fn less_is_better(&self) -> bool {
+        self.less_is_better
+    }
+
+    /// The labels and values of the bars.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.bars.iter().map(|bar| (bar.label.as_str(), bar.value))
     }
 
     pub(crate) fn contender(&mut self, contender: Contender, value: f64) {

@@ -1,4 +1,5 @@
-//! What this process has used so far, and where it runs, as Linux tells.
+//! The resources that this process has used so far, and the cores that it runs on, as Linux reports
+//! them.
 
 use std::fs;
 use std::time::Duration;
@@ -33,15 +34,15 @@ pub(crate) fn threads() -> Result<usize> {
     Ok(fs::read_dir("/proc/self/task")?.count())
 }
 
-/// While it lives, a server has a core of its own and this process has the others, as if they were two machines. Otherwise a single task is
-/// three times faster or slower from one moment to the next: the time of a round trip is mostly the wake-up of an idle core, and there is none
-/// while both happen to be on the same.
+/// Pins a server to one core and this process to the others, until it is dropped. Otherwise a
+/// single task becomes three times faster or slower from one moment to the next: a round trip is
+/// mostly the wake-up of an idle core, which does not happen while both run on the same core.
 pub(crate) struct Apart {
     before: CpuSet,
 }
 
 impl Apart {
-    /// `None` where there is only one core.
+    /// Returns `None` if there is only one core.
     pub(crate) fn from(server: u32) -> Result<Option<Self>> {
         let before = sched_getaffinity(None)?;
         let (mut first, mut others) = (CpuSet::new(), before);

@@ -25,8 +25,8 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
     };
     let mut report = Report::new(
         "readers",
-        "One lock that 32 readers take, hold and give back in a loop, through 4 managers; a fifth one's writer takes it now and then, and holds it \
-         for no time.",
+        "One lock that 32 readers take, hold and release in a loop, through 4 managers. A writer of a fifth manager takes it \
+         now and then, and releases it at once.",
         &[
             "readers' hold",
             "reads/s",
@@ -36,7 +36,7 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
             "p99 / hold",
         ],
     );
-    let mut panel = Panel::linear("the writer's p99 wait, in times of the readers' hold");
+    let mut panel = Panel::cost("the writer's p99 wait, in times of the readers' hold");
     panel.bar("limit", 3.0);
     for hold in holds.iter().copied().map(Duration::from_millis) {
         let (reads, waits) = measure(hold, writes).await?;

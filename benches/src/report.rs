@@ -1,4 +1,4 @@
-//! What a scenario hands back, and how it is shown: progress while it runs, a table and verdicts at its end.
+//! The report of a scenario: progress while it runs, a table and verdicts at its end.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::contender::Contender;
 use crate::plot::Panel;
 
 /// A bar for `steps` steps. Nothing is drawn where the output is no terminal.
@@ -126,6 +127,14 @@ impl Report {
         self.rows.push(row);
     }
 
+    /// The row of a contender that has no figures, behind the cells `before` it, and why.
+    pub(crate) fn absent(&mut self, before: Vec<String>, contender: Contender, why: &str) {
+        let mut row = before;
+        row.push(format!("{contender} ({why})"));
+        row.resize(self.header.len(), "–".to_owned());
+        self.rows.push(row);
+    }
+
     pub(crate) fn note(&mut self, note: impl Into<String>) {
         let note = note.into();
         if !self.notes.contains(&note) {
@@ -150,7 +159,7 @@ impl Report {
 }
 
 /// A table in Markdown; columns that hold nothing but figures stand to the right.
-fn table(header: &[&str], rows: Vec<Vec<String>>) -> Table {
+pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_header(header);
     let is_figure = |cell: &String| cell.starts_with(|first: char| first.is_ascii_digit() || first == '–');

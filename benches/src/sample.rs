@@ -1,4 +1,4 @@
-//! Sums over what was measured.
+//! Statistics of the measurements.
 
 use std::time::Duration;
 

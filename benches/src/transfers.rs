@@ -32,8 +32,8 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
     let mut report = Report::new(
         "transfers",
         "1,000 transfers among 10 accounts, drawn at random, by 16 tasks in 4 processes; both balances are read and then written under the two locks. \
-         Medians of rounds in turn. The other way takes the first lock, tries the second once, and when that is busy gives the first back and begins again after \
-         a pause of up to 4 ms.",
+         Medians of alternating rounds. The other way takes the first lock and tries the second one once; if that is busy, it \
+         releases the first lock and starts again after a pause of up to 4 ms.",
         &["way", "transfers/s", "p50", "p99", "longest", "time-outs", "sum"],
     );
     let bar = progress("transfers", rounds * WAYS.len());
@@ -132,8 +132,8 @@ pub(crate) fn child(arguments: &[String]) -> Result {
     let each: usize = argument(arguments, 2)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let locks = LockManager::builder(&url).wait(WAIT).build()?;
-        locks.check().await?;
+        let locks = LockManager::builder(&url).default_wait(WAIT).build()?;
+        locks.check_connection().await?;
         let client = redis::Client::open(url)?;
         worker::says("ready");
         worker::hears().ok_or("the parent has gone")?;

@@ -1,7 +1,8 @@
-//! What a lock costs when nobody else wants it: 1 to 256 tasks of one process, each with a lock of its own.
+//! The cost of a lock without contention: 1 to 256 tasks of one process, each with a lock of its
+//! own.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use lock_tests::Stamp;
@@ -14,7 +15,8 @@ use crate::plot::Panel;
 use crate::process::Apart;
 use crate::report::{Report, Verdict, count, progress, ratio, time};
 use crate::sample::{median, percentile};
-use crate::{Result, Size, process};
+use crate::worker::{PEER_PATIENCE, no_answer};
+use crate::{Error, Result, Size, error, process};
 
 /// How many tasks in which of tokio's runtimes: with one task, the runtime decides more than the library.
 const GROUPS: [(usize, Flavor); 6] = [
@@ -65,6 +67,69 @@ struct Row {
 
 type Rows = HashMap<(usize, Contender), Row>;
 
+/// Those without figures, and why.
+type Absent = HashMap<Contender, String>;
+
+/// A contender at work in a thread and a runtime of its own, so that one that hangs, with or without the thread, is left behind.
+struct AtWork {
+    orders: mpsc::Sender<Duration>,
+    answers: mpsc::Receiver<Result<Work>>,
+}
+
+/// How long each section took, and how many ended in an error instead.
+type Work = (Vec<Duration>, usize);
+
+impl AtWork {
+    /// Begins to connect; the first [answer](Self::answer) tells when it is done.
+    fn start(contender: Contender, url: String, tasks: usize, flavor: Flavor) -> Self {
+        let (orders, asked) = mpsc::channel();
+        let (answer, answers) = mpsc::channel();
+        std::thread::spawn(move || {
+            let ended = Self::serve(contender, &url, tasks, flavor, &asked, &answer);
+            // Nobody listens to one that was left behind.
+            let _ = ended.or_else(|error| answer.send(Err(error)));
+        });
+        Self { orders, answers }
+    }
+
+    fn serve(
+        contender: Contender,
+        url: &str,
+        tasks: usize,
+        flavor: Flavor,
+        asked: &mpsc::Receiver<Duration>,
+        answer: &mpsc::Sender<Result<Work>>,
+    ) -> Result {
+        let runtime = flavor.build()?;
+        let names: Arc<[String]> = (0..tasks).map(|task| format!("bench:{task}")).collect();
+        let client = runtime.block_on(contender.connect(url, names))?;
+        answer.send(Ok(Work::default())).map_err(|_| "nobody listens")?;
+        while let Ok(window) = asked.recv() {
+            let done = runtime.block_on(work(&client, tasks, window));
+            answer.send(done).map_err(|_| "nobody listens")?;
+        }
+        runtime.shutdown_background();
+        Ok(())
+    }
+
+    fn answer(&self, contender: Contender, window: Duration) -> Result<Work> {
+        // One of ours that hangs is to be seen in a debugger.
+        let patience = if contender.is_peer() {
+            PEER_PATIENCE
+        } else {
+            Duration::from_secs(60)
+        };
+        self.answers
+            .recv_timeout(window + patience)
+            .unwrap_or_else(|_| Err(no_answer(patience)))
+    }
+
+    fn work(&self, contender: Contender, window: Duration) -> Result<Work> {
+        self.orders.send(window).map_err(|_| error("has ended"))?;
+        self.answer(contender, window)
+    }
+}
+
 pub(crate) async fn run(size: Size) -> Result<Report> {
     // A runtime of its own for every group; this one is not to be blocked.
     tokio::task::spawn_blocking(move || measure(size)).await?
@@ -75,50 +140,71 @@ fn measure(size: Size) -> Result<Report> {
         Size::Full => (7, Duration::from_millis(120)),
         Size::Smoke => (1, Duration::from_millis(4)),
     };
-    let contenders = Contender::all();
+    let contenders = Contender::all(size);
+    let mut absent = Absent::new();
     let bar = progress("uncontended", GROUPS.len() * (rounds + 1) * contenders.len());
     let mut rows = Rows::new();
     for (group, (tasks, flavor)) in GROUPS.into_iter().enumerate() {
         let server = Server::start();
         // With one task a round trip is mostly the waking of an idle core, and where the two sides happen to run decides.
         let _apart = (tasks == 1).then(|| Apart::from(server.pid())).transpose()?;
-        let runtime = flavor.build()?;
-        runtime.block_on(async {
-            let names: Arc<[String]> = (0..tasks).map(|task| format!("bench:{task}")).collect();
-            let mut clients = Vec::new();
-            for contender in &contenders {
-                clients.push(contender.connect(&server.url(), Arc::clone(&names)).await?);
+        let starting: Vec<_> = contenders
+            .iter()
+            .filter(|contender| !absent.contains_key(contender))
+            .map(|contender| (*contender, AtWork::start(*contender, server.url(), tasks, flavor)))
+            .collect();
+        let mut working = Vec::new();
+        for (contender, at_work) in starting {
+            match at_work.answer(contender, Duration::ZERO) {
+                Ok(_) => working.push((contender, at_work)),
+                Err(error) => leave_out(&mut absent, contender, error)?,
             }
-            // The first round warms up.
-            for round in 0..=rounds {
-                // One after the other in short rounds, so that noise of the machine meets all alike.
-                for (contender, client) in contenders.iter().zip(&clients) {
-                    bar.set_message(format!("{tasks} tasks, {}: {contender}", flavor.name()));
-                    let (before, cpu) = (commands(&server)?, process::cpu());
-                    let began = Instant::now();
-                    let (mut cycles, failed) = work(client, tasks, window).await?;
-                    let (took, cpu) = (began.elapsed(), process::cpu().saturating_sub(cpu));
-                    if round > 0 {
-                        let row = rows.entry((group, *contender)).or_default();
-                        row.rates.push(ratio(cycles.len(), took));
-                        row.cycles.append(&mut cycles);
-                        row.commands += commands(&server)?.saturating_sub(before + 1);
-                        row.cpu += cpu;
-                        row.errors += failed;
+        }
+        // The first round warms up.
+        for round in 0..=rounds {
+            // One after the other in short rounds, so that noise of the machine meets all alike.
+            let mut gone = Vec::new();
+            for (contender, at_work) in &working {
+                bar.set_message(format!("{tasks} tasks, {}: {contender}", flavor.name()));
+                let (before, cpu) = (commands(&server)?, process::cpu());
+                let began = Instant::now();
+                let (mut cycles, failed) = match at_work.work(*contender, window) {
+                    Ok(done) => done,
+                    Err(error) => {
+                        leave_out(&mut absent, *contender, error)?;
+                        gone.push(*contender);
+                        continue;
                     }
-                    bar.inc(1);
+                };
+                let (took, cpu) = (began.elapsed(), process::cpu().saturating_sub(cpu));
+                if round > 0 {
+                    let row = rows.entry((group, *contender)).or_default();
+                    row.rates.push(ratio(cycles.len(), took));
+                    row.cycles.append(&mut cycles);
+                    row.commands += commands(&server)?.saturating_sub(before + 1);
+                    row.cpu += cpu;
+                    row.errors += failed;
                 }
+                bar.inc(1);
             }
-            Ok::<_, crate::Error>(())
-        })?;
-        runtime.shutdown_background();
+            working.retain(|(contender, _)| !gone.contains(contender));
+        }
     }
     bar.finish_and_clear();
-    Ok(report(&contenders, &mut rows))
+    Ok(report(&contenders, &mut rows, &absent))
+}
+
+/// A peer that fails or hangs is left out from then on.
+fn leave_out(absent: &mut Absent, contender: Contender, error: Error) -> Result {
+    if !contender.is_peer() {
+        return Err(error);
+    }
+    absent.insert(contender, error.to_string());
+    Ok(())
 }
 
 /// Every task takes and gives back its own lock until the time is over.
-async fn work(client: &Client, tasks: usize, window: Duration) -> Result<(Vec<Duration>, usize)> {
+async fn work(client: &Client, tasks: usize, window: Duration) -> Result<Work> {
     let end = Instant::now() + window;
     let mut workers = JoinSet::new();
     for task in 0..tasks {
@@ -144,11 +230,13 @@ async fn work(client: &Client, tasks: usize, window: Duration) -> Result<(Vec<Du
     Ok((cycles, failed))
 }
 
-fn report(contenders: &[Contender], rows: &mut Rows) -> Report {
+fn report(contenders: &[Contender], rows: &mut Rows, absent: &Absent) -> Report {
     let mut report = Report::new(
         "uncontended",
-        "Tasks of one process, each with a lock that nobody else wants; medians of short rounds in turn. With one task the server has a core of its own, and the process has the others, as if they were two machines: free, where the two happen to run decides. Commands are the server's own count, \
-         those inside of scripts included. Figures against others are medians of the rounds' own ratios.",
+        "Tasks of one process, each with a lock of its own; medians of short alternating rounds. With one task, the server is \
+         pinned to one core and the process to the others, since the rate otherwise depends on the cores on which the two \
+         happen to run. Commands are the server's own count, including those inside scripts. Ratios are medians of the rounds' \
+         own ratios.",
         &[
             "tasks",
             "runtime",
@@ -164,6 +252,9 @@ fn report(contenders: &[Contender], rows: &mut Rows) -> Report {
         let mut panel = Panel::logarithmic(format!("sections per second, {tasks} tasks, {}", flavor.name()));
         for contender in contenders {
             let Some(row) = rows.get_mut(&(group, *contender)) else {
+                let why = absent.get(contender).map_or("not measured", String::as_str);
+                let before = vec![tasks.to_string(), flavor.name().to_owned()];
+                report.absent(before, *contender, why);
                 continue;
             };
             row.cycles.sort_unstable();
@@ -210,7 +301,10 @@ fn verdicts(rows: &Rows, group: usize, tasks: usize, flavor: Flavor) -> Vec<Verd
             .collect();
         median(&ratios)
     };
-    let Some(best) = Contender::peers().max_by(|one, other| median(rates(*one)).total_cmp(&median(rates(*other))))
+    let measured = |peer: &Contender| !rates(*peer).is_empty();
+    let Some(best) = Contender::peers()
+        .filter(measured)
+        .max_by(|one, other| median(rates(*one)).total_cmp(&median(rates(*other))))
     else {
         return Vec::new();
     };

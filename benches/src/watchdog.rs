@@ -1,4 +1,4 @@
-//! What it costs to keep many locks alive.
+//! The cost of keeping many locks alive.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,8 +26,7 @@ pub(crate) async fn run(size: Size, counts: &[usize]) -> Result<Report> {
     };
     let mut report = Report::new(
         "watchdog",
-        "Held locks with a lease of 30 s, renewed after 2/3 of it; one renewal cycle measured. With 1,000 locks, most of CPU and memory is the bench's and \
-         the connection's own.",
+        "Held locks with a lease of 30 s, renewed after 2/3 of it; one renewal cycle measured. With 1,000 locks, the bench itself and the connection use most of the CPU time and memory.",
         &[
             "locks",
             "taken in",
@@ -40,7 +39,7 @@ pub(crate) async fn run(size: Size, counts: &[usize]) -> Result<Report> {
             "threads",
         ],
     );
-    let mut panel = Panel::linear("client CPU of renewing, % of a core");
+    let mut panel = Panel::cost("client CPU of renewing, % of a core");
     for &count in if counts.is_empty() { usual } else { counts } {
         measure(&mut report, &mut panel, count, lease).await?;
     }
@@ -65,7 +64,7 @@ async fn measure(report: &mut Report, panel: &mut Panel, count: usize, lease: Du
     while watch.elapsed() < cycle {
         tokio::time::sleep(lease / 150).await;
         let sampled = guards.iter().step_by(count.div_ceil(SAMPLED));
-        shortest = shortest.min(sampled.map(|guard| guard.remaining()).min().unwrap_or_default());
+        shortest = shortest.min(sampled.map(LockGuard::remaining).min().unwrap_or_default());
         progress.set_position(watch.elapsed().as_secs());
     }
     progress.finish_and_clear();

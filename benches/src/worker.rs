@@ -1,4 +1,5 @@
-//! The other processes of a scenario: the bench itself, run again with `child`, and told by lines what to do.
+//! The other processes of a scenario: the bench itself, run again with `child`, and controlled by
+//! lines on its standard input.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,17 +12,25 @@ use crate::{Error, Result, error};
 
 /// How long a child may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long one may take that is a peer. Not all of them come back, and the run is to go on without those.
+pub(crate) const PEER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A child process; killed when dropped, and it ends by itself when its standard input does.
 pub(crate) struct Worker {
     _process: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+    patience: Duration,
 }
 
 impl Worker {
     /// Starts a child with this job, and waits until it is ready.
     pub(crate) async fn start(job: &str, arguments: &[String]) -> Result<Self> {
+        Self::start_within(PATIENCE, job, arguments).await
+    }
+
+    /// Starts a child that is killed, with an error, if an answer takes longer.
+    pub(crate) async fn start_within(patience: Duration, job: &str, arguments: &[String]) -> Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .args(["child", job])
             .args(arguments)
@@ -35,6 +44,7 @@ impl Worker {
             _process: process,
             input,
             output: BufReader::new(output),
+            patience,
         };
         worker.hear("ready").await?;
         Ok(worker)
@@ -47,7 +57,9 @@ impl Worker {
     /// The rest of the next line, which must begin with that word.
     pub(crate) async fn hear(&mut self, word: &str) -> Result<String> {
         let mut line = String::new();
-        tokio::time::timeout(PATIENCE, self.output.read_line(&mut line)).await??;
+        tokio::time::timeout(self.patience, self.output.read_line(&mut line))
+            .await
+            .map_err(|_| no_answer(self.patience))??;
         match line.trim_end().strip_prefix(word) {
             Some(rest) => Ok(rest.trim_start().to_owned()),
             None => Err(error(format!("a child said {line:?} where {word:?} was due"))),
@@ -63,9 +75,16 @@ impl Worker {
     pub(crate) async fn records(&mut self) -> Result<Vec<Record>> {
         let number = usize::try_from(self.hear_number("records").await?)?;
         let mut bytes = vec![0; number * Record::SIZE];
-        tokio::time::timeout(PATIENCE, self.output.read_exact(&mut bytes)).await??;
+        tokio::time::timeout(self.patience, self.output.read_exact(&mut bytes))
+            .await
+            .map_err(|_| no_answer(self.patience))??;
         bytes.chunks_exact(Record::SIZE).map(Record::decode).collect()
     }
+}
+
+/// What stands in the table of one that hangs.
+pub(crate) fn no_answer(within: Duration) -> Error {
+    error(format!("hangs: no answer within {} s", within.as_secs()))
 }
 
 /// One section of a task, or one that it was still waiting for at the end.

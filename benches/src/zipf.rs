@@ -1,4 +1,4 @@
-//! Many locks of which few are popular.
+//! Many locks, of which few are popular.
 
 use std::time::Duration;
 
@@ -34,11 +34,13 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
             "overlaps",
         ],
     );
-    let bar = progress("zipf", Contender::all().len());
+    let bar = progress("zipf", Contender::all(size).len());
     let mut ideal = 0.0;
     let mut panel = Panel::linear("sections per second, 10,000 locks drawn by Zipf's law, 1 ms hold");
     // The ideal comes first.
-    let (local, others): (Vec<_>, Vec<_>) = Contender::all().into_iter().partition(|who| *who == Contender::Local);
+    let (local, others): (Vec<_>, Vec<_>) = Contender::all(size)
+        .into_iter()
+        .partition(|who| *who == Contender::Local);
     for contender in local.into_iter().chain(others) {
         bar.set_message(format!("zipf: {contender}"));
         let alone = contender == Contender::Local;
@@ -57,6 +59,11 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
         if alone {
             ideal = outcome.rate();
         }
+        bar.inc(1);
+        if let Some(why) = &outcome.absent {
+            report.absent(Vec::new(), contender, why);
+            continue;
+        }
         let waits = outcome.waits();
         panel.contender(contender, outcome.rate());
         report.row(vec![
@@ -74,7 +81,6 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
         if let Some(note) = contender.note() {
             report.note(note);
         }
-        bar.inc(1);
     }
     bar.finish_and_clear();
     report.panels.push(panel);

@@ -1,8 +1,9 @@
-//! Every scenario still runs, with as little of it as possible; the bench takes its servers from `lock_tests`.
+//! Every scenario still runs, with as little of it as possible and without the peers; the bench takes its servers from `lock_tests`.
 
 #![allow(clippy::expect_used)]
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Runs a scenario and looks for its table.
 fn runs(scenario: &str) {
@@ -40,6 +41,64 @@ scenarios! {
     readers_runs: "readers",
     transfers_runs: "transfers",
     memory_runs: "memory",
+}
+
+/// Two builds, here twice the same, are measured in turn.
+#[test]
+fn a_build_is_compared_with_another() {
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["against", "--smoke", env!("CARGO_BIN_EXE_bench"), "attribute", "inside"])
+        .output()
+        .expect("the bench starts");
+    let (said, failed) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{said}{failed}");
+    for scenario in ["attribute", "inside"] {
+        let row = said.lines().find(|line| line.contains(scenario));
+        assert!(
+            row.is_some_and(|row| row.contains(" to ")),
+            "{scenario}: {said}{failed}"
+        );
+    }
+}
+
+/// A peer that never comes back costs a scenario seconds, and its row says why there are no figures.
+fn goes_on_without(hanging: &str, scenario: &str) {
+    let began = Instant::now();
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["--smoke", scenario])
+        .env("LOCK_BENCH_HANGING", hanging)
+        .output()
+        .expect("the bench starts");
+    let took = began.elapsed();
+    let (said, failed) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{scenario}: {said}{failed}");
+    for peer in hanging.split(',') {
+        let row = format!("hanging while {peer}, defaults (hangs: no answer within 5 s)");
+        assert!(said.contains(&row), "{scenario}: no row {row:?} in {said}{failed}");
+    }
+    assert!(said.contains("| ours"), "{scenario}: {said}{failed}");
+    assert!(took < Duration::from_secs(45), "{scenario} took {took:?}");
+}
+
+#[test]
+fn a_peer_whose_constructor_hangs_is_a_row_that_says_so() {
+    goes_on_without("connecting,blocking", "uncontended");
+}
+
+#[test]
+fn a_peer_that_hangs_at_work_is_a_row_that_says_so() {
+    goes_on_without("taking", "uncontended");
+}
+
+#[test]
+fn a_peer_whose_process_hangs_is_a_row_that_says_so() {
+    goes_on_without("blocking", "inside");
 }
 
 #[test]

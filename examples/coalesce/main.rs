@@ -1,18 +1,18 @@
-//! One call does the work, and those that came meanwhile get its result: `on_busy = coalesce`.
+//! One call does the work, and calls that arrive meanwhile get its result: `coalesce`.
 //!
 //! `cargo run --bin coalesce` runs on the embedded store; `REDIS_URL` names a real one.
 
 use std::env;
 use std::time::Duration;
 
-use lock_examples::Timeline;
+use lock_examples::{Failure, Timeline};
 use lock_runtime::{LockError, distributed_lock};
 use tokio::time::sleep;
 
 const STEP: Duration = Duration::from_millis(100);
 
 /// The result is cloned, so it and its error have to be.
-#[distributed_lock(key = "example:report:<month>", on_busy = coalesce)]
+#[distributed_lock(key = "example:report:<month>", coalesce)]
 async fn report(timeline: &Timeline, who: &str, month: u32) -> Result<String, LockError> {
     let _inside = timeline.enters(who);
     sleep(STEP * 2).await;
@@ -20,7 +20,7 @@ async fn report(timeline: &Timeline, who: &str, month: u32) -> Result<String, Lo
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), Failure> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned());
     lock_runtime::init(&url).await?;
     let timeline = Timeline::default();

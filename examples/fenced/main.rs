@@ -6,21 +6,21 @@
 //! `cargo run --bin fenced` runs on the embedded store; `REDIS_URL` names a real one.
 
 use std::env;
-use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lock_examples::Failure;
 use lock_runtime::{LockError, distributed_lock};
 
 /// A table with a version column, if you like: `UPDATE … SET price = $1, fence = $2 WHERE id = $3 AND fence <= $2`.
 #[derive(Default)]
 struct PriceList {
-    row: Mutex<(u32, u64)>,
+    row: Mutex<(u32, i64)>,
 }
 
 impl PriceList {
     /// Writes unless somebody with a greater token has written before.
-    fn write(&self, price: u32, fence: u64) -> Result<(), u64> {
+    fn write(&self, price: u32, fence: i64) -> Result<(), i64> {
         let mut row = self.row.lock().unwrap_or_else(PoisonError::into_inner);
         if fence < row.1 {
             return Err(row.1);
@@ -34,13 +34,13 @@ impl PriceList {
 #[distributed_lock(key = "prices", lease = "300ms", renew = false, fencing)]
 async fn set_price(prices: &PriceList, who: &str, price: u32, pause: Duration) -> Result<(), LockError> {
     let fence = match lock_runtime::current() {
-        Some(lock) => lock.fence().await?,
+        Some(lock) => lock.fencing_token().await?,
         None => return Ok(()),
     };
     println!("{who} has the lock, token {fence}");
     // A garbage collection, a page fault, a stopped virtual machine. This is no await: nobody can cancel the body here.
     tokio::task::block_in_place(|| std::thread::sleep(pause));
-    match prices.write(price, fence) {
+    match prices.write(price, fence.as_i64()) {
         Ok(()) => println!("{who} has set the price to {price}"),
         Err(seen) => println!("{who} is refused: its token {fence} is older than {seen}"),
     }
@@ -48,7 +48,7 @@ async fn set_price(prices: &PriceList, who: &str, price: u32, pause: Duration) -
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Failure> {
     lock_runtime::init(&env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned())).await?;
     let prices = Arc::new(PriceList::default());
     let sleeper = tokio::spawn({

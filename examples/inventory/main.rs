@@ -7,12 +7,12 @@ mod report;
 mod shelf;
 
 use std::env;
-use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use lock_examples::Failure;
 use lock_runtime::{LockError, distributed_lock};
 use tokio::task::JoinSet;
 
@@ -110,7 +110,7 @@ async fn embedded(locked: bool, what: &str) -> Round {
 }
 
 /// A round in several processes, on a real server.
-async fn on_server(url: &str, locked: bool, what: &str) -> Result<Round, Box<dyn Error>> {
+async fn on_server(url: &str, locked: bool, what: &str) -> Result<Round, Failure> {
     Shelf::on_server(url).await?.fill(ITEMS, STOCK).await?;
     let progress = progress(what);
     let mut children = JoinSet::new();
@@ -131,7 +131,7 @@ async fn on_server(url: &str, locked: bool, what: &str) -> Result<Round, Box<dyn
 }
 
 /// One of the processes that [`on_server`] starts.
-async fn child(url: &str, locked: bool) -> Result<(), Box<dyn Error>> {
+async fn child(url: &str, locked: bool) -> Result<(), Failure> {
     let round = play(
         Shelf::on_server(url).await?,
         BUYERS / PROCESSES,
@@ -145,7 +145,7 @@ async fn child(url: &str, locked: bool) -> Result<(), Box<dyn Error>> {
 }
 
 #[tokio::main]
-async fn main() -> Result<ExitCode, Box<dyn Error>> {
+async fn main() -> Result<ExitCode, Failure> {
     let url = env::var("REDIS_URL").ok();
     lock_runtime::init(url.as_deref().unwrap_or("memory://")).await?;
     if let (Ok(round), Some(url)) = (env::var(ROUND), &url) {

@@ -1,10 +1,10 @@
-//! What came of a round.
+//! The result of a round.
 
-use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
+use lock_examples::Failure;
 use lock_runtime::LockError;
 
 /// What became of the buyers of one round.
@@ -68,7 +68,7 @@ impl Round {
     }
 
     /// Reads what another process has written by `Display`.
-    pub(crate) fn parse(text: &str) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
         let mut round = Self::default();
         for line in text.lines() {
             match line.split_once(' ') {

@@ -1,11 +1,11 @@
-//! Time for what a holder that was lost has still on its way: `lock_delay = "…"`.
+//! Time for the requests that a lost holder still has in flight: `lock_delay = "…"`.
 //!
 //! `cargo run --bin lock_delay` runs on the embedded store; `REDIS_URL` names a real one.
 
 use std::env;
 use std::time::Duration;
 
-use lock_examples::Timeline;
+use lock_examples::{Failure, Timeline};
 use lock_runtime::{LockError, distributed_lock};
 use tokio::time::sleep;
 
@@ -27,7 +27,7 @@ async fn steer(timeline: &Timeline, who: &str) -> Result<(), LockError> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), Failure> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned());
     lock_runtime::init(&url).await?;
     let timeline = Timeline::default();

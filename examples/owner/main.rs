@@ -1,11 +1,11 @@
-//! A lock that belongs to a workflow, whichever of its steps runs where: `owner = "<workflow>"`.
+//! A lock that belongs to a workflow, in whichever process its steps run: `owner = "<workflow>"`.
 //!
 //! `cargo run --bin owner` runs on the embedded store; `REDIS_URL` names a real one.
 
 use std::env;
 use std::time::Duration;
 
-use lock_examples::Timeline;
+use lock_examples::{Failure, Timeline};
 use lock_runtime::{LockError, distributed_lock};
 use tokio::time::sleep;
 
@@ -20,7 +20,7 @@ async fn step(timeline: &Timeline, who: &str, workflow: u32, steps: u32) -> Resu
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), Failure> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned());
     lock_runtime::init(&url).await?;
     let timeline = Timeline::default();

@@ -5,7 +5,7 @@
 use std::env;
 use std::time::Duration;
 
-use lock_examples::Timeline;
+use lock_examples::{Failure, Timeline};
 use lock_runtime::{LockError, distributed_lock};
 use tokio::time::sleep;
 
@@ -30,7 +30,7 @@ async fn cancel_line(timeline: &Timeline, who: &str, order: u32) -> Result<(), L
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), Failure> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned());
     lock_runtime::init(&url).await?;
     let timeline = Timeline::default();

@@ -1,12 +1,12 @@
-//! A job that every instance of a service schedules, and one of them runs.
+//! A job that every instance of a service schedules, and that only one of them runs.
 //!
 //! `cargo run --bin scheduled` plays three instances in this process on the embedded store. With `REDIS_URL` set, start it on as many
 //! hosts as you like.
 
 use std::env;
-use std::error::Error;
 use std::time::{Duration, Instant};
 
+use lock_examples::Failure;
 use lock_runtime::{LockManager, distributed_lock};
 use tokio::task::JoinSet;
 
@@ -19,7 +19,7 @@ async fn nightly_report(locks: &LockManager) -> Option<&'static str> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Failure> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned());
     let locks = LockManager::connect(&url).await?;
     let start = Instant::now();

@@ -1,11 +1,11 @@
-//! At most so many at once, in all processes together: `mode = semaphore(N)`.
+//! At most N holders at once, in all processes together: `mode = semaphore(N)`.
 //!
 //! `cargo run --bin semaphore` runs on the embedded store; `REDIS_URL` names a real one.
 
 use std::env;
 use std::time::Duration;
 
-use lock_examples::Timeline;
+use lock_examples::{Failure, Timeline};
 use lock_runtime::{LockError, distributed_lock};
 use tokio::time::sleep;
 
@@ -20,7 +20,7 @@ async fn ask_partner(timeline: &Timeline, who: &str, steps: u32) -> Result<(), L
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), Failure> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned());
     lock_runtime::init(&url).await?;
     let timeline = Timeline::default();

@@ -8,6 +8,7 @@ use std::error::Error;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use lock_examples::Failure;
 use lock_runtime::{LockError, LockManager, distributed_lock};
 
 struct Accounts {
@@ -70,7 +71,7 @@ impl Accounts {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Failure> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned());
     let accounts = Accounts {
         locks: LockManager::builder(&url).prefix("bank:").build()?,

@@ -4,6 +4,7 @@
 use std::process::{Command, Output};
 
 use lock_tests::children::{self, Child};
+use lock_tests::eventually;
 use lock_tests::server::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,6 +20,22 @@ fn run(program: &str, server: Option<&Server>) -> String {
     let said = String::from_utf8(stdout).unwrap();
     assert!(status.success(), "{said}\n{}", String::from_utf8_lossy(&stderr));
     said
+}
+
+#[test]
+fn an_example_that_fails_says_why_in_words() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_scheduled"));
+    let failed = command
+        .env("REDIS_URL", "redis://app:s3cret@127.0.0.1:1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(failed.stderr).unwrap();
+    assert!(!failed.status.success());
+    assert!(
+        said.starts_with("Error: the store at `redis://app:***@127.0.0.1:1` cannot be used: "),
+        "{said}"
+    );
+    assert!(said.contains("; check that the store is up"), "{said}");
 }
 
 /// The table's row that starts so, without its name.
@@ -201,6 +218,21 @@ fn after_a_lost_holder_nobody_enters_for_the_delay() {
     });
 }
 
+#[test]
+fn an_order_is_picked_under_all_its_locks_and_put_back_if_they_are_lost() {
+    on_both(env!("CARGO_BIN_EXE_order"), |said| {
+        assert!(said.contains("picked 3 and 2"), "{said}");
+        assert!(
+            said.contains("what was picked is put back: lock `example:item:3` was held for 1.0s"),
+            "{said}"
+        );
+        assert!(
+            said.ends_with("item 3 is not picked\n") && said.matches("item 3 is picked").count() == 1,
+            "{said}"
+        );
+    });
+}
+
 /// A process of the web example, and its address.
 async fn web(server: &Server, work: &str) -> (Child, String) {
     let mut child = children::Builder::new(env!("CARGO_BIN_EXE_web"))
@@ -261,6 +293,28 @@ async fn two_web_servers_exclude_each_other_and_the_busy_one_says_when_to_retry(
         answers.0.starts_with("HTTP/1.1 200") && answers.1.starts_with("HTTP/1.1 200"),
         "{answers:?}"
     );
+}
+
+/// The web example shuts its manager down after axum: the lock of a handler whose client has left as the service ends is released.
+#[tokio::test]
+async fn a_service_that_ends_leaves_no_lock_of_a_client_that_has_left() {
+    let server = Server::start();
+    for _ in 0..5 {
+        let (mut service, address) = web(&server, "60000").await;
+        let mut client = TcpStream::connect(&address).await.unwrap();
+        let request = format!("POST /orders/7/pay HTTP/1.1\r\nhost: {address}\r\ncontent-length: 0\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        eventually("the handler to have its lock", || async {
+            server.exists("dist_lock:order:7")
+        })
+        .await;
+        // The signal of Ctrl-C.
+        let pid = service.pid().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        drop(client);
+        assert!(service.exit().await.success(), "{}", service.errors());
+        assert!(!server.exists("dist_lock:order:7"), "a lock was left behind");
+    }
 }
 
 #[tokio::test]

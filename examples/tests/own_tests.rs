@@ -1,4 +1,5 @@
-//! How a service tests its own locked functions: on the testing kit, in virtual time, each test with locks of its own.
+//! The tests of a service's own locked functions: on the testing kit, in virtual time, each test
+//! with locks of its own.
 //!
 //! In `Cargo.toml`:
 //!

@@ -1,8 +1,33 @@
-//! A picture of who waited for a lock and who was inside when, for the examples.
+//! Code that the examples share: a timeline of the callers that waited for a lock and held it, and
+//! the error of `main`.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// What ends an example's `main`. It is shown as text: what `main` returns is printed by `Debug`, which for most errors is not made to
+/// be read.
+pub struct Failure(String);
+
+impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(error) = source {
+            text = format!("{text}: {error}");
+            source = error.source();
+        }
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// How many characters stand for the whole time.
 const WIDTH: usize = 56;
@@ -124,3 +149,8 @@ impl fmt::Display for Timeline {
         write!(f, "{:name$}  (· waits, █ is inside)", "")
     }
 }
+
+/// The examples in the README of the repository compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

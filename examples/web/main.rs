@@ -12,13 +12,13 @@
 
 use std::collections::HashMap;
 use std::env;
-use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::routing::post;
 use axum::{Json, Router};
+use lock_examples::Failure;
 use lock_runtime::{LockError, distributed_lock};
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,7 @@ async fn pay(State(shop): State<Shop>, Path(order): Path<u64>) -> Result<String,
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Failure> {
     let locks = lock_runtime::init(&env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned())).await?;
     let work = env::var("WORK_MS")
         .ok()

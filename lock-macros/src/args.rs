@@ -1,15 +1,16 @@
-//! The words between the parentheses: which arguments are given, each at most once, with a value of any kind.
+//! The arguments between the parentheses: which are given, each at most once, with values of any
+//! kind.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Ident, Lit, Token};
 
-use crate::elsewhere;
 use crate::errors::Errors;
+use crate::synonyms;
 
-/// The arguments of this version, and how each is written.
-pub(crate) const ARGUMENTS: [(&str, &str); 18] = [
+/// The arguments of this version, each with an example.
+pub(crate) const ARGUMENTS: [(&str, &str); 20] = [
     ("key", "key = \"inventory:<item_id>\""),
     ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
     ("mode", "mode = read"),
@@ -19,13 +20,15 @@ pub(crate) const ARGUMENTS: [(&str, &str); 18] = [
     ("wait", "wait = 10"),
     ("renew", "renew = false"),
     ("max_renewals", "max_renewals = 30"),
+    ("max_hold", "max_hold = \"10m\""),
     ("on_busy", "on_busy = skip"),
     ("on_lost", "on_lost = signal"),
+    ("coalesce", "coalesce"),
     ("at_least", "at_least = 60"),
     ("lock_delay", "lock_delay = 5"),
     ("fencing", "fencing"),
     ("fair", "fair"),
-    ("release", "release = \"pipelined\""),
+    ("release", "release = pipelined"),
     ("manager", "manager = self.locks"),
     ("crate", "crate = lock_runtime"),
 ];
@@ -33,7 +36,7 @@ pub(crate) const ARGUMENTS: [(&str, &str); 18] = [
 /// One argument as it was written.
 pub(crate) struct Argument {
     pub(crate) name: Ident,
-    /// Nothing for a bare word.
+    /// The value; `None` for a bare word.
     pub(crate) value: Option<Expr>,
 }
 
@@ -42,7 +45,7 @@ pub(crate) struct Argument {
 pub(crate) struct Args(Vec<Argument>);
 
 impl Args {
-    /// Reads the arguments; whatever is wrong goes into `errors`, and the rest is still read.
+    /// Reads the arguments. Errors are added to `errors`, and the other arguments are still read.
     pub(crate) fn parse(attr: TokenStream, errors: &mut Errors) -> Self {
         let mut args = Self::default();
         let parse = |input: ParseStream<'_>| {
@@ -59,7 +62,7 @@ impl Args {
             }
             Ok(())
         };
-        // The closure above takes all errors itself.
+        // The closure above handles all errors itself.
         drop(parse.parse2(attr));
         args
     }
@@ -73,7 +76,7 @@ impl Args {
                 self.0.push(argument);
             }
         } else {
-            errors.on(&argument.name, elsewhere::answer(&word, argument.value.as_ref()));
+            errors.on(&argument.name, synonyms::answer(&word, argument.value.as_ref()));
         }
     }
 
@@ -81,7 +84,7 @@ impl Args {
         self.0.iter().find(|argument| argument.name == name)
     }
 
-    /// The value of `name`, which cannot stand alone.
+    /// Returns the value of the argument `name`, and reports an error if it stands alone.
     pub(crate) fn value(&self, name: &str, errors: &mut Errors) -> Option<&Expr> {
         let argument = self.get(name)?;
         if argument.value.is_none() {
@@ -94,7 +97,7 @@ impl Args {
     }
 }
 
-/// How `name` is written.
+/// Returns an example of the argument `name`.
 pub(crate) fn usage(name: &str) -> &'static str {
     ARGUMENTS
         .iter()
@@ -140,7 +143,7 @@ fn argument(input: ParseStream<'_>) -> syn::Result<Argument> {
     if input.peek(syn::token::Paren) || input.peek(Token![:]) || input.peek(Token![==]) {
         let word = name.to_string();
         if input.peek(syn::token::Paren)
-            && let Some(message) = elsewhere::in_parentheses(&word, input)
+            && let Some(message) = synonyms::in_parentheses(&word, input)
         {
             return Err(syn::Error::new_spanned(&name, message));
         }
@@ -154,7 +157,7 @@ fn argument(input: ParseStream<'_>) -> syn::Result<Argument> {
     Ok(Argument { name, value: None })
 }
 
-/// A value that a `macro_rules!` has passed on comes in a group without brackets.
+/// Removes the group without brackets in which a `macro_rules!` passes a value on.
 fn ungrouped(value: Expr) -> Expr {
     match value {
         Expr::Group(group) => ungrouped(*group.expr),
@@ -162,7 +165,7 @@ fn ungrouped(value: Expr) -> Expr {
     }
 }
 
-/// Goes behind the next comma, to read on after an error.
+/// Skips the tokens up to the next comma and the comma itself, to go on after an error.
 fn skip_to_comma(input: ParseStream<'_>) {
     while let Ok(token) = input.parse::<TokenTree>() {
         if matches!(&token, TokenTree::Punct(punct) if punct.as_char() == ',') {
@@ -175,7 +178,7 @@ fn skip_to_comma(input: ParseStream<'_>) {
 pub(crate) mod tests {
     use super::*;
 
-    /// What is said of these arguments.
+    /// Returns the messages for these arguments.
     pub(crate) fn errors(source: &str) -> Vec<String> {
         let mut errors = Errors::default();
         match source.parse() {

@@ -1,8 +1,16 @@
-//! Moves every argument whole into the body, so that all of them end before the lock does.
+//! Moves every argument as a whole into the body, so that all arguments are dropped before the lock
+//! is released.
 //!
-//! An `async` block takes only what it mentions, and of a pattern only what it binds; the rest would live on in the
-//! outer function until after the release. So each argument arrives under one name and is taken apart inside, in
-//! the order and with the drop order of a plain `async fn`.
+//! An `async` block captures only the variables that it mentions, and a pattern moves only what it
+//! binds; the rest would live on in the outer function until after the release. Each argument
+//! therefore arrives under one name, is mentioned as a whole, and is destructured inside, with the
+//! drop order of a plain `async fn`.
+//!
+//! A parameter that the body uses and that has a plain name is only mentioned, so that the block
+//! captures it in place: moved into a variable of the block, it would be stored twice. The block
+//! drops captured values after its variables, in the order in which it first mentions them. The
+//! parameters before the first one that needs a variable (a pattern, or an unused name) are
+//! therefore mentioned in reverse order, and all parameters from that one on have variables.
 
 use std::collections::BTreeSet;
 
@@ -18,12 +26,17 @@ use syn::{
     ReceiverKind, Signature, Stmt, Token,
 };
 
-/// A function's parameters: how they arrive, how the body takes them, and which names the key can use.
+use crate::format::Format;
+
+/// A function's parameters: the emitted signature, the statements that move them into the body, and
+/// the names that the key can use.
 pub(crate) struct Parameters {
     /// The parameters of the emitted signature.
     pub(crate) inputs: Punctuated<FnArg, Token![,]>,
     /// The first statements of the body.
-    pub(crate) takes: Vec<TokenStream>,
+    pub(crate) takes: TokenStream,
+    /// The route of each parameter into the body, until `take` knows which ones are used.
+    arriving: Vec<Arriving>,
     /// `self`, with its own span.
     pub(crate) receiver: Option<Token![self]>,
     /// The names that parameters and their patterns bind.
@@ -35,11 +48,40 @@ pub(crate) struct Name {
     origin: Origin,
 }
 
+/// The use that macros below `#[distributed_lock]` make of the parameters.
+#[derive(Clone, Copy)]
+struct Others {
+    /// `true` if they may read the parameters.
+    read: bool,
+    /// `true` if they record the parameters that have a plain name (`#[instrument]`); others, such
+    /// as `#[rstest]`, require a plain name.
+    record: bool,
+}
+
+/// The route by which a parameter reaches the body.
+enum Arriving {
+    /// `self`, which has no other name.
+    Receiver(Token![self]),
+    /// A parameter with one name.
+    Plain(Plain),
+    /// A parameter that the contained statements destructure.
+    Apart(TokenStream),
+}
+
+struct Plain {
+    /// The index in the signature.
+    index: usize,
+    /// The attributes that the variable in the body needs.
+    attrs: Vec<Attribute>,
+    mutability: Option<Token![mut]>,
+    ident: Ident,
+}
+
 #[derive(Clone)]
 enum Origin {
-    /// It is in scope as it is.
+    /// The name of a parameter, which is in scope.
     Parameter,
-    /// It is bound when the pattern takes the argument apart.
+    /// A name that is bound when the pattern destructures the argument.
     Pattern { argument: Ident, pattern: Box<Pat> },
 }
 
@@ -50,12 +92,20 @@ struct Binding {
 }
 
 impl Parameters {
-    /// The parameters of an `async fn`. `attrs` are the attributes that other macros may still read them by.
+    /// Reads the parameters of an `async fn`. `attrs` are the attributes by which other macros may
+    /// still read them.
     pub(crate) fn of_async(sig: &Signature, attrs: &[Attribute]) -> Self {
-        let read_by_others = attrs.iter().any(is_foreign);
+        let others = Others {
+            read: attrs.iter().any(is_foreign),
+            record: attrs.iter().any(|attr| {
+                let last = attr.path().segments.last();
+                last.is_some_and(|last| last.ident == "instrument")
+            }),
+        };
         let mut parameters = Self {
             inputs: Punctuated::new(),
-            takes: Vec::new(),
+            takes: TokenStream::new(),
+            arriving: Vec::new(),
             receiver: None,
             names: Vec::new(),
         };
@@ -63,7 +113,7 @@ impl Parameters {
             let (input, comma) = input.into_tuple();
             let input = match input {
                 FnArg::Receiver(receiver) => FnArg::Receiver(parameters.receiver(receiver)),
-                FnArg::Typed(typed) => FnArg::Typed(parameters.typed(index, typed.clone(), read_by_others)),
+                FnArg::Typed(typed) => FnArg::Typed(parameters.typed(index, typed.clone(), others)),
             };
             parameters.inputs.push_value(input);
             if let Some(comma) = comma {
@@ -73,11 +123,13 @@ impl Parameters {
         parameters
     }
 
-    /// The parameters of a function whose `async` block already takes them, statement by statement.
+    /// Reads the parameters of a function whose `async` block already moves them, statement by
+    /// statement.
     pub(crate) fn of_boxed(sig: &Signature, block: &Block) -> Self {
         let mut parameters = Self {
             inputs: sig.inputs.clone(),
-            takes: Vec::new(),
+            takes: TokenStream::new(),
+            arriving: Vec::new(),
             receiver: None,
             names: Vec::new(),
         };
@@ -106,25 +158,12 @@ impl Parameters {
         let self_token = receiver.self_token;
         self.receiver = Some(self_token);
         if !matches!(receiver.kind, ReceiverKind::Reference(..)) {
-            // `self` has no other name; mentioning it takes it whole.
-            self.takes.push(quote! { let _ = &#self_token; });
+            self.arriving.push(Arriving::Receiver(self_token));
         }
         receiver.clone()
     }
 
-    /// A statement that moves the whole of `ident` inside. Its span is the user's, so that an unused parameter is
-    /// reported there.
-    fn take(&mut self, attrs: &[Attribute], mutability: Option<Token![mut]>, ident: &Ident) {
-        // `_name` is only passed on here.
-        let lints = ident
-            .to_string()
-            .starts_with('_')
-            .then(|| quote! { #[allow(clippy::no_effect_underscore_binding, clippy::used_underscore_binding)] });
-        self.takes
-            .push(quote! { #lints #(#attrs)* let #mutability #ident = #ident; });
-    }
-
-    fn typed(&mut self, index: usize, mut typed: PatType, read_by_others: bool) -> PatType {
+    fn typed(&mut self, index: usize, mut typed: PatType, others: Others) -> PatType {
         let attrs = attrs_inside(&mut typed.attrs);
         let pattern = (*typed.pat).clone();
         if let Pat::Ident(PatIdent {
@@ -136,18 +175,26 @@ impl Parameters {
         }) = &pattern
         {
             self.names.push(Name::parameter(ident.clone()));
-            self.take(&attrs, *mutability, ident);
             typed.pat = Box::new(plain(ident.clone()));
+            self.arriving.push(Arriving::Plain(Plain {
+                index,
+                attrs,
+                mutability: *mutability,
+                ident: ident.clone(),
+            }));
             return typed;
         }
         let (bindings, whole) = bindings(&pattern);
-        if read_by_others && whole {
-            // `#[instrument(skip(state))]` below ours looks for the names in the signature. Nothing is left behind
-            // outside: all parts have a name.
+        if others.read && whole {
+            // A macro below ours, such as `#[instrument(skip(state))]`, looks for the names in the
+            // signature, so the pattern stays there. It names every part, so no part of the
+            // argument stays behind in the outer function.
             Immutable.visit_pat_mut(&mut typed.pat);
             for Binding { mutability, ident } in bindings {
-                self.take(&attrs, mutability, &ident);
-                // A reference in the attribute's expressions, as every name that a pattern binds.
+                let variable = variable(&attrs, mutability, &ident);
+                self.arriving.push(Arriving::Apart(variable));
+                // The attribute's expressions see this name as a reference, like every name that
+                // a pattern binds.
                 let origin = Origin::Pattern {
                     argument: ident.clone(),
                     pattern: Box::new(plain(ident.clone())),
@@ -161,17 +208,19 @@ impl Parameters {
             Span::mixed_site().located_at(pattern.span()),
         );
         let argument = match &*bindings {
-            // The documentation shows this name.
-            [only] if !read_by_others && !only.ident.to_string().starts_with('_') => only.ident.clone(),
+            // rustdoc shows this name for the parameter.
+            [only] if !others.read && !only.ident.to_string().starts_with('_') => only.ident.clone(),
             _ => inside.clone(),
         };
-        self.takes.push(quote! { #(#attrs)* let #inside = #argument; });
-        if !matches!(pattern, Pat::Wild(_)) {
-            self.takes.push(quote! { #(#attrs)* let #pattern = #inside; });
-        }
+        let apart = (!matches!(pattern, Pat::Wild(_))).then(|| quote! { #(#attrs)* let #pattern = #inside; });
+        let mutability = borrows_mutably(&pattern).then(<Token![mut]>::default);
+        self.arriving.push(Arriving::Apart(
+            quote! { #(#attrs)* let #mutability #inside = #argument; #apart },
+        ));
         typed.pat = Box::new(plain(argument.clone()));
-        if read_by_others {
-            // `#[instrument]` records what has a plain name, and then asks for its `Debug`.
+        if others.record {
+            // `#[instrument]` records every parameter with a plain name, and then requires its
+            // `Debug`.
             typed.pat = Box::new(Pat::Paren(PatParen {
                 attrs: Vec::new(),
                 paren_token: syn::token::Paren(inside.span()),
@@ -189,7 +238,8 @@ impl Parameters {
         typed
     }
 
-    /// The parameter that a statement such as `let PATTERN = { let __arg1 = __arg1; __arg1 };` takes.
+    /// Returns the parameter that a statement such as `let PATTERN = { let __arg1 = __arg1; __arg1
+    /// };` moves.
     fn taken_by(&self, local: &Local) -> Option<&Name> {
         let source = last_ident(&local.init.as_ref()?.expr)?;
         self.names
@@ -198,36 +248,74 @@ impl Parameters {
     }
 
     pub(crate) fn find(&self, ident: &Ident) -> Option<&Name> {
-        // The last one: what a pattern binds hides the parameter of the same name.
+        // The last one: a name that a pattern binds hides the parameter of the same name.
         self.names.iter().rev().find(|name| name.ident.unraw() == ident.unraw())
     }
 
-    /// The names that stand in `tokens`.
+    /// Returns the names that occur in `tokens`.
     pub(crate) fn mentioned(&self, tokens: impl ToTokens) -> Vec<String> {
         let tokens = tokens.to_token_stream();
         let names = self.names.iter().map(|name| &name.ident);
         names
-            .filter(|ident| mentions(&tokens, ident))
+            .filter(|ident| mentions(&tokens, ident) || formats(&tokens, ident))
             .map(ToString::to_string)
             .collect()
     }
 
-    /// Marks names that only the attribute uses, so that nobody is told that they are unused.
-    pub(crate) fn mark_used(&mut self, used: &BTreeSet<String>, body: &TokenStream) {
-        for name in &self.names {
-            let ident = &name.ident;
-            if used.contains(&ident.to_string()) && !mentions(body, ident) {
-                self.takes.push(quote! { let _ = &#ident; });
+    /// Writes the statements that move the parameters, once it is known which names the attribute
+    /// uses. A name that only the attribute uses is marked as used, so that rustc does not warn
+    /// about it. A name without any use gets a variable, so that rustc does warn.
+    pub(crate) fn take(&mut self, used: &BTreeSet<String>, body: &TokenStream) {
+        let (mut captured, mut variables) = (Vec::new(), TokenStream::new());
+        for arriving in std::mem::take(&mut self.arriving) {
+            match arriving {
+                Arriving::Receiver(self_token) => captured.push(quote! { let _ = &#self_token; }),
+                Arriving::Plain(plain) if variables.is_empty() && plain.is_used(used, body) => {
+                    captured.push(plain.captured());
+                    self.keep(plain);
+                }
+                Arriving::Plain(plain) => variables.extend(variable(&plain.attrs, plain.mutability, &plain.ident)),
+                Arriving::Apart(statements) => variables.extend(statements),
+            }
+        }
+        let marks = self.names.iter().filter_map(|Name { ident, origin }| {
+            let only_there = used.contains(&ident.to_string()) && !mentions(body, ident);
+            // Mentioning a captured parameter already counts as a use.
+            (only_there && !(matches!(origin, Origin::Parameter) && variables.is_empty()))
+                .then(|| quote! { let _ = &#ident; })
+        });
+        let marks: TokenStream = marks.collect();
+        captured.reverse();
+        self.takes = quote! { #(#captured)* #variables #marks };
+    }
+
+    /// Gives a parameter without a variable in the body the attributes and the `mut` that the
+    /// variable would have.
+    fn keep(&mut self, plain: Plain) {
+        if let Some(FnArg::Typed(typed)) = self.inputs.iter_mut().nth(plain.index) {
+            typed.attrs.extend(plain.attrs.into_iter().filter(is_level));
+            if let Pat::Ident(pattern) = &mut *typed.pat {
+                pattern.mutability = plain.mutability;
             }
         }
     }
 
-    /// The same for a block that already takes its parameters: each is marked where it is taken.
+    /// Marks the names that only the attribute uses in a block that already moves its parameters,
+    /// each where it is moved.
     pub(crate) fn mark_used_in(&self, used: &BTreeSet<String>, block: &mut Block) {
         Marks { parameters: self, used }.visit_block_mut(block);
     }
 
-    /// Statements that make the names in `used` which patterns bind available, by reference.
+    /// Dereferences `expr` where it is only a name that a pattern binds, which is a reference.
+    pub(crate) fn by_value(&self, expr: &mut Expr) {
+        let Expr::Path(path) = &*expr else { return };
+        let name = path.path.get_ident().and_then(|ident| self.find(ident));
+        if name.is_some_and(|name| matches!(name.origin, Origin::Pattern { .. })) {
+            *expr = syn::parse_quote! { *#path };
+        }
+    }
+
+    /// Returns statements that bind the names in `used` that come from patterns, by reference.
     pub(crate) fn borrow(&self, used: &BTreeSet<String>) -> TokenStream {
         let mut done = BTreeSet::new();
         let mut statements = TokenStream::new();
@@ -237,11 +325,41 @@ impl Parameters {
             {
                 let mut pattern = (**pattern).clone();
                 ByReference { used }.visit_pat_mut(&mut pattern);
-                statements.extend(quote! { let #pattern = &#argument; });
+                statements.extend(quote! { #[allow(clippy::shadow_same)] let #pattern = &#argument; });
             }
         }
         statements
     }
+}
+
+impl Plain {
+    fn is_used(&self, used: &BTreeSet<String>, body: &TokenStream) -> bool {
+        is_underscored(&self.ident) || used.contains(&self.ident.to_string()) || mentions(body, &self.ident)
+    }
+
+    /// Returns a statement that mentions the parameter as a whole.
+    fn captured(&self) -> TokenStream {
+        let (ident, lints) = (&self.ident, lints(&self.ident));
+        let conditions = self.attrs.iter().filter(|attr| !is_level(attr));
+        quote! { #lints #(#conditions)* let _ = &#ident; }
+    }
+}
+
+/// Returns a statement that moves the whole of `ident` into the body. Its span is the user's, so
+/// that an unused parameter is reported there.
+fn variable(attrs: &[Attribute], mutability: Option<Token![mut]>, ident: &Ident) -> TokenStream {
+    let lints = lints(ident);
+    quote! { #lints #[allow(clippy::shadow_same)] #(#attrs)* let #mutability #ident = #ident; }
+}
+
+/// Allows the lints about names such as `_name`, which are only passed on here.
+fn lints(ident: &Ident) -> Option<TokenStream> {
+    is_underscored(ident)
+        .then(|| quote! { #[allow(clippy::no_effect_underscore_binding, clippy::used_underscore_binding)] })
+}
+
+fn is_underscored(ident: &Ident) -> bool {
+    ident.to_string().starts_with('_')
 }
 
 impl Name {
@@ -252,7 +370,7 @@ impl Name {
         }
     }
 
-    /// Whether the user wrote it, and not a macro.
+    /// Returns `true` if the user wrote the name, and not a macro.
     pub(crate) fn is_users(&self) -> bool {
         !self.ident.to_string().starts_with("__")
     }
@@ -268,10 +386,9 @@ fn plain(ident: Ident) -> Pat {
     })
 }
 
-/// The attributes of a parameter that its binding inside needs; lint levels move there.
+/// Returns the attributes of a parameter that its variable in the body needs; lint levels are moved
+/// there.
 fn attrs_inside(attrs: &mut Vec<Attribute>) -> Vec<Attribute> {
-    const LEVELS: [&str; 5] = ["allow", "warn", "deny", "forbid", "expect"];
-    let is_level = |attr: &Attribute| LEVELS.iter().any(|level| attr.path().is_ident(level));
     let inside = attrs
         .iter()
         .filter(|attr| is_level(attr) || attr.path().is_ident("cfg"))
@@ -281,7 +398,13 @@ fn attrs_inside(attrs: &mut Vec<Attribute>) -> Vec<Attribute> {
     inside
 }
 
-/// Whether an attribute may be a macro that reads the parameters.
+/// Returns `true` if an attribute sets a lint's level.
+fn is_level(attr: &Attribute) -> bool {
+    const LEVELS: [&str; 5] = ["allow", "warn", "deny", "forbid", "expect"];
+    LEVELS.iter().any(|level| attr.path().is_ident(level))
+}
+
+/// Returns `true` if an attribute may be a macro that reads the parameters.
 fn is_foreign(attr: &Attribute) -> bool {
     const BUILT_IN: [&str; 13] = [
         "allow",
@@ -307,7 +430,7 @@ fn is_foreign(attr: &Attribute) -> bool {
     !tool && !BUILT_IN.iter().any(|name| attr.path().is_ident(name))
 }
 
-/// The names that `pattern` binds, and whether they take the whole value by move.
+/// Returns the names that `pattern` binds, and `true` if they take the whole value by move.
 fn bindings(pattern: &Pat) -> (Vec<Binding>, bool) {
     struct Bindings {
         found: Vec<Binding>,
@@ -339,7 +462,7 @@ fn bindings(pattern: &Pat) -> (Vec<Binding>, bool) {
             visit::visit_pat(self, pattern);
         }
 
-        // Expressions in patterns bind nothing outside themselves.
+        // Expressions in patterns bind no names outside themselves.
         fn visit_expr(&mut self, _: &'ast Expr) {}
     }
 
@@ -351,7 +474,23 @@ fn bindings(pattern: &Pat) -> (Vec<Binding>, bool) {
     (bindings.found, bindings.whole)
 }
 
-/// Takes `mut` out of a pattern.
+/// Returns `true` if `pattern` contains a `ref mut`, which requires a mutable place.
+fn borrows_mutably(pattern: &Pat) -> bool {
+    struct Borrows(bool);
+
+    impl<'ast> Visit<'ast> for Borrows {
+        fn visit_pat_ident(&mut self, pattern: &'ast PatIdent) {
+            self.0 |= pattern.by_ref.is_some() && pattern.mutability.is_some();
+            visit::visit_pat_ident(self, pattern);
+        }
+    }
+
+    let mut borrows = Borrows(false);
+    borrows.visit_pat(pattern);
+    borrows.0
+}
+
+/// Removes `mut` from a pattern.
 struct Immutable;
 
 impl VisitMut for Immutable {
@@ -361,7 +500,7 @@ impl VisitMut for Immutable {
     }
 }
 
-/// Makes a pattern match a reference to what it matched, and bind only the names that are used.
+/// Makes a pattern match a reference to the value, and bind only the names that are used.
 struct ByReference<'a> {
     used: &'a BTreeSet<String>,
 }
@@ -369,7 +508,7 @@ struct ByReference<'a> {
 impl VisitMut for ByReference<'_> {
     fn visit_pat_mut(&mut self, pattern: &mut Pat) {
         if let Pat::Reference(reference) = pattern {
-            // Default binding modes look through it.
+            // Default binding modes make the `&` unnecessary.
             *pattern = (*reference.pat).clone();
             return self.visit_pat_mut(pattern);
         }
@@ -397,7 +536,8 @@ impl VisitMut for ByReference<'_> {
     }
 }
 
-/// Finds `let PATTERN = { let __arg1 = __arg1; __arg1 };`, as `#[async_trait]` takes a parameter's pattern inside.
+/// Finds `let PATTERN = { let __arg1 = __arg1; __arg1 };`, the form in which `#[async_trait]`
+/// destructures a parameter.
 struct Patterns<'a> {
     parameters: &'a Parameters,
     found: Vec<Name>,
@@ -457,9 +597,10 @@ fn last_ident(expr: &Expr) -> Option<&Ident> {
     }
 }
 
-/// Whether `tokens` contain the word `ident`, other than as a part of a path (`u64::from`) or a field (`order.from`).
+/// Returns `true` if `tokens` contain the word `ident`, other than as a part of a path
+/// (`u64::from`) or a field (`order.from`).
 fn mentions(tokens: &TokenStream, ident: &Ident) -> bool {
-    // What stands before the token, nearest last.
+    // The characters before the token, the nearest one last.
     let mut before = [' '; 2];
     tokens.clone().into_iter().any(|token| {
         let part = matches!(before, [':', ':']) || before[1] == '.' && before[0] != '.';
@@ -473,6 +614,16 @@ fn mentions(tokens: &TokenStream, ident: &Ident) -> bool {
             TokenTree::Group(group) => mentions(&group.stream(), ident),
             _ => false,
         }
+    })
+}
+
+/// Returns `true` if a string among the tokens mentions `ident`, as `format!("{ident}")` and
+/// `format!("{:ident$}", …)` do.
+fn formats(tokens: &TokenStream, ident: &Ident) -> bool {
+    tokens.clone().into_iter().any(|token| match token {
+        TokenTree::Group(group) => formats(&group.stream(), ident),
+        TokenTree::Literal(literal) => Format::of(&literal.to_string()).mentions(&ident.to_string()),
+        _ => false,
     })
 }
 

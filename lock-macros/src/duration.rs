@@ -6,29 +6,30 @@ use syn::{Expr, ExprLit, ExprUnary, Lit, UnOp};
 
 /// A duration argument after validation.
 pub(crate) enum DurationArg {
-    /// Known to the macro.
+    /// A duration that the macro has read.
     Literal(Duration),
-    /// Known to the compiler: an expression of type `Duration`.
+    /// An expression of type `Duration`, which the compiler checks.
     Expr(Box<Expr>),
 }
 
-/// What a literal may be.
+/// The bounds of a literal.
 #[derive(Clone, Copy)]
 pub(crate) struct Range {
     pub(crate) min: Duration,
     pub(crate) max: Duration,
 }
 
-/// The longest lease the runtime takes; nothing else is allowed to be longer either.
+/// The longest lease that the runtime permits, which limits all other durations too.
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 impl Range {
-    /// The lease: the same bounds as in the runtime, which checks them again for expressions.
+    /// The bounds of a lease. The runtime has the same bounds, and checks them again for
+    /// expressions.
     pub(crate) const LEASE: Self = Self {
         min: Duration::from_millis(10),
         max: LONGEST,
     };
-    /// `wait` and `at_least`, where zero means something.
+    /// The bounds of durations that can be zero, such as `wait` and `at_least`.
     pub(crate) const FROM_ZERO: Self = Self {
         min: Duration::ZERO,
         max: LONGEST,
@@ -73,9 +74,9 @@ enum Literal<'a> {
     Float(&'a str),
     Text(String),
     Negative,
-    /// A literal that is no duration.
+    /// A literal that is not a duration.
     Other,
-    /// No literal.
+    /// Not a literal.
     No,
 }
 
@@ -118,7 +119,7 @@ fn too_long(name: &str) -> String {
 
 const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
 
-/// Reads `1500ms`, `2s`, `1m30s`, `1h`. The problem is said in words that follow "is not a duration:".
+/// Reads `1500ms`, `2s`, `1m30s`, `1h`. The problem is worded to follow "is not a duration:".
 fn text_duration(text: &str) -> Result<Duration, String> {
     let known = "use numbers with `ms`, `s`, `m` or `h`, such as `\"1500ms\"` or `\"1m30s\"`";
     let mut rest = text.trim();

@@ -1,4 +1,4 @@
-//! Collects what is wrong, so that all of it is reported in one build.
+//! Collects errors, so that all of them are reported in one build.
 
 use std::fmt::Display;
 
@@ -24,7 +24,7 @@ impl Errors {
         }
     }
 
-    /// The value of `result`, or nothing after its error was taken.
+    /// Returns the value of `result`, or records its error and returns `None`.
     pub(crate) fn take<T>(&mut self, result: syn::Result<T>) -> Option<T> {
         result.map_err(|error| self.push(error)).ok()
     }

@@ -1,4 +1,5 @@
-//! Writes the locked function. What can live in the runtime does; what is here needs the user's own tokens.
+//! Writes the locked function. Code that does not need the user's own tokens belongs in the
+//! runtime.
 
 use std::time::Duration;
 
@@ -13,20 +14,25 @@ use crate::duration::DurationArg;
 use crate::fallback;
 use crate::function::Form;
 use crate::mode::Mode;
-use crate::model::{Model, OnBusy, OnLost, Release, Terms};
+use crate::model::{LockOptions, Model, OnBusy, OnLost, Release};
 use crate::template::{Part, Template};
 
-/// The whole macro.
+/// Expands the attribute on its function.
 pub(crate) fn expand(attr: TokenStream, item: TokenStream) -> TokenStream {
     match Model::new(attr, item.clone()) {
         Ok(model) => model.expand(),
-        Err(error) => fallback::emit(&error, item),
+        Err(error) => fallback::emit(error.as_ref(), item),
     }
 }
 
-/// A name that neither sees nor is seen by the user's.
+/// Returns an identifier with mixed-site hygiene, which does not collide with the user's names.
 fn local(name: &str) -> Ident {
     Ident::new(&format!("__lock_{name}"), Span::mixed_site())
+}
+
+/// Returns the name under which the generated code calls the runtime's private module.
+fn private() -> Ident {
+    Ident::new("__lock_private", Span::call_site())
 }
 
 impl Model {
@@ -49,89 +55,140 @@ impl Model {
         quote! { #(#attrs)* #vis #sig #block }
     }
 
-    /// The statements of an `async` block that runs `body` under the lock.
+    /// Writes the statements of an `async` block that runs `body` under the lock.
     ///
-    /// The body takes the arguments before the lock is waited for, so that the outer future does not store them a
-    /// second time. It is awaited where it is pinned, so that the outer future contains it once. It is dropped at
-    /// the end of the inner block, and every argument with it: before the release.
+    /// The body takes the arguments before the wait for the lock, so that the outer future does not
+    /// store them a second time. It is awaited where it is pinned, so that the outer future
+    /// contains it once. It is dropped at the end of the inner block, with every argument: before
+    /// the release.
     fn locked(&self, body: &TokenStream) -> TokenStream {
-        let private = self.private();
-        let [call, held, granted, pinned, ended, error, flight] =
-            ["call", "held", "granted", "body", "ended", "error", "flight"].map(local);
-        let (site, request, policy, body) = (self.site(), self.call(), self.policy(), self.body(body));
-        let (enter, refused, parted, returned) = match &self.on_busy {
-            OnBusy::Coalesce => {
-                // rustc's complaint about a result that cannot be copied belongs to the return type.
-                let place = Span::call_site().located_at(self.returned());
-                (
-                    quote_spanned! { place=> #call.coalesce(&#pinned) },
-                    quote! { (#ended) => #ended },
-                    quote! { let (#held, #flight) = #private::part(#held); },
-                    quote! { #private::land(#flight, #ended) },
-                )
-            }
-            _ => (
-                quote! { #call.enter() },
-                quote! { (#error) => #private::Ended::Cancelled(#error) },
+        let private = private();
+        let [call, held, granted, pinned, value, left, flight] =
+            ["call", "held", "granted", "body", "value", "left", "flight"].map(local);
+        // rustc points here if the future is not `Send` because it keeps a result that is not.
+        let value = Ident::new(&value.to_string(), value.span().located_at(self.returned()));
+        let (site, request, policy, body) = (self.site(), self.call(), self.policy(), self.future(body));
+        let (ran, parted, land) = if self.coalesce {
+            // A compile error about a result that is not `Clone` belongs at the return type.
+            let place = Span::call_site().located_at(self.returned());
+            let body = Ident::new(&pinned.to_string(), pinned.span().located_at(place));
+            let coalesce = quote! { #private::coalesce }.into_iter().map(|mut token| {
+                token.set_span(token.span().located_at(place));
+                token
+            });
+            let item = local("item");
+            let coalesce = quote_spanned! { place=> #(#coalesce)*(#call, &#body, #item) };
+            (
+                quote! {
+                    fn #item() {}
+                    match #coalesce.await {
+                        ::core::result::Result::Ok(#granted) => #held.insert(#granted).run(#pinned).await,
+                        ::core::result::Result::Err(#value) => #value,
+                    }
+                },
+                quote! { let (#held, #flight) = #private::part(#held); },
+                quote! { #private::land(#flight, &#value, &#left); },
+            )
+        } else {
+            (
+                quote! { #private::run(#private::enter(#call).await, &mut #held, #pinned).await },
                 TokenStream::new(),
-                quote! { #ended },
-            ),
+                TokenStream::new(),
+            )
         };
+        let returned = quote! { #private::returned(#value, #left, #policy) };
+        let returned = if self.is_never() {
+            quote! { match #returned {} }
+        } else {
+            returned
+        };
+        let (began, undo) = self.undo(&held, &value);
+        let import = self.import();
         quote! {
+            #import
             #site
             let #call = #request;
-            // Outside of the block: in every end the body is dropped first, and the lock is released after it.
+            // Declared outside of the inner block, so that the lock outlives the body: the body is
+            // dropped with that block in every case, and the lock is released after it.
             let mut #held = ::core::option::Option::None;
-            let #ended = {
-                let #pinned = ::core::pin::pin!(async move { #body });
-                match #enter.await {
-                    ::core::result::Result::Ok(#granted) => #held.insert(#granted).run(#pinned).await,
-                    ::core::result::Result::Err #refused,
-                }
+            let #value = {
+                let #pinned = ::core::pin::pin!(#body);
+                #ran
             };
+            #began
             #parted
-            let #ended = #private::leave(#held, #ended).await;
-            #private::returned(#returned, #policy)
+            let #left = #private::leave(#held).await;
+            #land
+            #undo
+            #returned
         }
     }
 
-    /// What the generated code calls.
-    fn private(&self) -> TokenStream {
-        let krate = &self.krate;
-        quote! { #krate::__private }
+    /// Imports the runtime's private module, so that a wrong `crate` path causes one compile error.
+    fn import(&self) -> TokenStream {
+        let (krate, private) = (&self.krate, private());
+        quote! { use #krate::__private as #private; }
+    }
+
+    /// Writes the statements before and after the release that call the `on_lost` function.
+    fn undo(&self, held: &Ident, value: &Ident) -> (TokenStream, TokenStream) {
+        let Some(OnLost::Function(function)) = &self.terms.on_lost else {
+            return (TokenStream::new(), TokenStream::new());
+        };
+        let (private, began, error) = (private(), local("began"), local("error"));
+        // A compile error about its signature belongs at the function's name.
+        let place = Span::call_site().located_at(function.span());
+        let given = Ident::new(&error.to_string(), error.span().located_at(place));
+        let call = quote_spanned! { place=> let () = #function(#given).await; };
+        (
+            quote! { let #began = #held.is_some(); },
+            quote! {
+                let #error = #private::cancelled(#began, &#value);
+                if let ::core::option::Option::Some(#error) = #error {
+                    #call
+                }
+            },
+        )
     }
 
     fn site(&self) -> TokenStream {
-        let private = self.private();
-        let template = self.keys.text();
+        let private = private();
+        let templates = self.keys.templates.iter().map(|template| template.text.as_str());
         let function = format!("::{}", self.function.sig.ident.unraw());
         quote! {
-            static __LOCK_SITE: #private::Site = #private::Site {
-                template: #template,
+            static __LOCK_SITE: #private::CallSite = #private::CallSite {
+                templates: &[#(#templates),*],
                 function: ::core::concat!(::core::module_path!(), #function),
             };
         }
     }
 
-    /// The key and everything else that the attribute says, computed before the body takes the arguments.
+    /// Writes the call: the key and all other arguments, computed before the body takes the
+    /// parameters.
     fn call(&self) -> TokenStream {
-        let private = self.private();
+        let private = private();
         let keys: Vec<_> = self.keys.templates.iter().map(|key| key.builder(&private)).collect();
-        let (call, call_on, keys) = if self.keys.several {
+        let (call, call_on, keys) = if let Some(list) = &self.keys.list {
+            (quote! { call_list }, quote! { call_list_on }, Self::texts(list))
+        } else if self.keys.several {
             (quote! { call_all }, quote! { call_all_on }, quote! { [#(#keys),*] })
         } else {
             (quote! { call }, quote! { call_on }, quote! { #(#keys)* })
         };
         let settings = self.terms.settings(&private);
-        let owner = self.owner.as_ref().map(|owner| {
-            let owner = owner.builder(&private);
-            quote! { .owner(#owner) }
-        });
-        let on = |manager: TokenStream| quote! { #private::#call_on(#manager, &__LOCK_SITE, #keys) #owner #settings };
+        let request = |call: TokenStream| match &self.owner {
+            None => quote! { #call #settings },
+            Some(owner) => {
+                let owner = owner.builder(&private);
+                quote! { #private::for_owner(#call, #owner) #settings }
+            }
+        };
+        let on = |manager: TokenStream| request(quote! { #private::#call_on(#manager, &__LOCK_SITE, #keys) });
         let call = match &self.manager {
-            None => quote! { #private::#call(&__LOCK_SITE, #keys) #owner #settings },
+            None => request(quote! { #private::#call(&__LOCK_SITE, #keys) }),
             Some(Expr::Reference(manager)) => on(manager.to_token_stream()),
-            // What has a place must stay there, and a call's value may be the manager or lead to it.
+            // A place expression must not be moved, and a call may return the manager or a value
+            // that dereferences to it.
             Some(
                 manager @ (Expr::Path(_)
                 | Expr::Field(_)
@@ -154,19 +211,36 @@ impl Model {
         }
     }
 
-    /// What becomes of a lock error. rustc's complaint about it belongs to the return type, or to the function that
-    /// answers.
+    /// Writes the expression for the keys that a list makes.
+    fn texts(list: &Expr) -> TokenStream {
+        let private = private();
+        // A compile error about the items belongs at the list.
+        let place = Span::call_site().located_at(list.span());
+        let items = match list {
+            // A place expression is only borrowed: its value belongs to the body.
+            Expr::Path(_) | Expr::Field(_) | Expr::Index(_) => quote_spanned! { place=> #list.iter() },
+            list => list.to_token_stream(),
+        };
+        let texts = quote! { #private::texts }.into_iter().map(|mut token| {
+            token.set_span(token.span().located_at(place));
+            token
+        });
+        quote_spanned! { place=> #(#texts)*(#items) }
+    }
+
+    /// Writes the policy for a lock error. A compile error about it belongs at the return type, or
+    /// at the `on_busy` function.
     fn policy(&self) -> TokenStream {
         let place = match &self.on_busy {
             OnBusy::Function(path) => path.span(),
             _ => self.returned(),
         };
         let policy = match &self.on_busy {
-            OnBusy::Error | OnBusy::Coalesce => quote! { OrError },
+            OnBusy::Error => quote! { OrError },
             OnBusy::Skip => quote! { OrSkip },
             OnBusy::Function(_) => quote! { OrElse },
         };
-        let private = self.private();
+        let private = private();
         let policy = quote! { #private::#policy }.into_iter().map(|mut token| {
             token.set_span(token.span().located_at(place));
             token
@@ -174,48 +248,82 @@ impl Model {
         match &self.on_busy {
             OnBusy::Function(path) => {
                 let place = Span::call_site().located_at(place);
-                quote_spanned! { place=> #(#policy)*(#path) }
+                let answer = if self.is_never() {
+                    let error = local("error");
+                    quote! { |#error| -> ::core::convert::Infallible { #path(#error) } }
+                } else {
+                    path.to_token_stream()
+                };
+                quote_spanned! { place=> #(#policy)*(#answer) }
             }
             _ => policy.collect(),
         }
     }
 
-    /// The place of the return type; of a function that names none, its own name.
+    /// Returns `true` if the function never returns.
+    fn is_never(&self) -> bool {
+        matches!(self.output(), Some(Type::Never(_)))
+    }
+
+    /// Returns the span of the return type or, without one, of the function's name.
     fn returned(&self) -> Span {
         self.output()
             .map_or_else(|| self.function.sig.ident.span(), Spanned::span)
     }
 
-    /// The content of the body's `async` block.
+    /// Writes the body's `async` block. Compile errors about the block as a whole, such as borrows
+    /// that last too long, belong at the body.
+    fn future(&self, user: &TokenStream) -> TokenStream {
+        let place = Span::call_site().located_at(self.function.body.span());
+        let body = self.body(user);
+        quote_spanned! { place=> async move { #body } }
+    }
+
+    /// Writes the content of the body's `async` block.
     fn body(&self, user: &TokenStream) -> TokenStream {
-        let output = self
-            .output()
-            .map_or_else(|| quote! { () }, |output| without_impl_trait(output).to_token_stream());
-        let takes = &self.parameters.takes;
+        let output = self.output().map_or_else(
+            || quote! { () },
+            |output| match output {
+                // `!` can only be written as a return type.
+                Type::Never(_) => quote! { ::core::convert::Infallible },
+                output => without_impl_trait(output).to_token_stream(),
+            },
+        );
+        let (private, takes) = (private(), &self.parameters.takes);
         let value = local("value");
-        // A block with a label is never called an unnecessary one.
-        let label = Lifetime::new("'__lock_body", Span::mixed_site());
+        let way_out = Lifetime::new("'__lock_end", Span::mixed_site());
+        // The user's block gets a label, since rustc would otherwise report its braces as
+        // unnecessary. The span is the block's own, as for all compile errors about it.
+        let user_label = Lifetime::new("'__lock_body", self.function.body.span());
         quote! {
-            // Never runs: it tells `return` and `?` in the body their type, as a function's signature does.
-            if let ::core::option::Option::Some(#value) = ::core::option::Option::None::<#output> {
-                return #value;
+            // Never runs: it gives `return` and `?` in the body their type, as a function's
+            // signature does.
+            if let ::core::option::Option::Some(#value) = ::core::option::Option::None::<#private::Box<#output>> {
+                return *#value;
             }
-            #(#takes)*
-            // In a `let`, so that what the last expression borrows ends before the arguments do, in every edition.
-            let #value: #output = #label: #user;
-            #[allow(unreachable_code)]
+            #takes
+            // In a `let`, so that the borrows of the last expression end before the arguments, in
+            // every edition.
+            let #value: #output = #way_out: {
+                // Never runs either: it gives the block a second way out, so that the code after a
+                // body that never ends counts as reachable.
+                if let ::core::option::Option::Some(#value) = ::core::option::Option::None::<#private::Box<#output>> {
+                    break #way_out *#value;
+                }
+                #user_label: #user
+            };
             #value
         }
     }
 }
 
 impl Template {
-    /// `key().text(…).value(…)`
-    fn builder(&self, private: &TokenStream) -> TokenStream {
+    /// Writes `key().text(…).value(…)`.
+    fn builder(&self, private: &Ident) -> TokenStream {
         let place = Span::call_site().located_at(self.span);
         let parts = self.parts.iter().map(|part| match part {
             Part::Text(text) => quote! { .text(#text) },
-            // rustc's complaint about a value belongs to the template.
+            // A compile error about a value belongs at the template.
             Part::Insert(insert) if insert.raw => quote_spanned! { place=> .raw(&#insert) },
             Part::Insert(insert) => quote_spanned! { place=> .value(&#insert) },
         });
@@ -223,23 +331,21 @@ impl Template {
     }
 }
 
-impl Terms {
-    /// `.lease(…).wait(…)`
-    fn settings(&self, private: &TokenStream) -> TokenStream {
+impl LockOptions {
+    /// Writes `.lease(…).wait(…)`.
+    fn settings(&self, private: &Ident) -> TokenStream {
         let mut settings = match &self.mode {
             None | Some(Mode::Exclusive) => TokenStream::new(),
             Some(Mode::Read) => quote! { .read() },
             Some(Mode::Write) => quote! { .write() },
             Some(Mode::Semaphore(permits)) => quote! { .semaphore(#permits) },
         };
-        if let Some(reentrant) = self.reentrant {
-            settings.extend(quote! { .reentrant(#reentrant) });
-        }
         for (name, duration) in [
             ("lease", &self.lease),
             ("wait", &self.wait),
             ("at_least", &self.at_least),
             ("lock_delay", &self.lock_delay),
+            ("max_hold", &self.max_hold),
         ] {
             if let Some(duration) = duration {
                 let name = Ident::new(name, Span::call_site());
@@ -252,19 +358,20 @@ impl Terms {
         if let Some(max_renewals) = &self.max_renewals {
             settings.extend(quote! { .max_renewals(#max_renewals) });
         }
-        if let Some(fencing) = self.fencing {
-            settings.extend(quote! { .fencing(#fencing) });
+        for (name, is_set) in [
+            ("reentrant", self.reentrant == Some(true)),
+            ("fencing", self.fencing == Some(true)),
+            ("fair", self.fair == Some(true)),
+            ("pipelined", matches!(self.release, Some(Release::Pipelined))),
+        ] {
+            if is_set {
+                let name = Ident::new(name, Span::call_site());
+                settings.extend(quote! { .#name() });
+            }
         }
-        if let Some(fair) = self.fair {
-            settings.extend(quote! { .fair(#fair) });
-        }
-        if let Some(release) = self.release {
-            let pipelined = matches!(release, Release::Pipelined);
-            settings.extend(quote! { .pipelined(#pipelined) });
-        }
-        if let Some(on_lost) = self.on_lost {
+        if let Some(on_lost) = &self.on_lost {
             let on_lost = match on_lost {
-                OnLost::Cancel => quote! { Cancel },
+                OnLost::Cancel | OnLost::Function(_) => quote! { Cancel },
                 OnLost::Signal => quote! { Signal },
             };
             settings.extend(quote! { .on_lost(#private::OnLost::#on_lost) });
@@ -285,10 +392,10 @@ impl ToTokens for DurationArg {
 fn literal(duration: Duration) -> TokenStream {
     let seconds = Literal::u64_unsuffixed(duration.as_secs());
     let nanos = Literal::u32_unsuffixed(duration.subsec_nanos());
-    quote! { ::core::time::Duration::new(#seconds, #nanos) }
+    quote! { const { ::core::time::Duration::new(#seconds, #nanos) } }
 }
 
-/// `impl Trait` cannot be written in a `let`; the compiler finds the type itself.
+/// Replaces `impl Trait`, which cannot be written in a `let`, so that the compiler infers the type.
 fn without_impl_trait(ty: &Type) -> Type {
     struct Infer;
 

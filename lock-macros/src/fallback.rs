@@ -1,10 +1,10 @@
-//! What is emitted when something is wrong: the errors, and the function as it was, so that nobody else sees an
-//! error.
+//! The output after an error: the messages, and the function as it was, so that code which calls it
+//! causes no further errors.
 
 use proc_macro2::TokenStream;
 
-pub(crate) fn emit(error: &syn::Error, item: TokenStream) -> TokenStream {
-    let mut tokens = error.to_compile_error();
+pub(crate) fn emit(error: Option<&syn::Error>, item: TokenStream) -> TokenStream {
+    let mut tokens = error.map(syn::Error::to_compile_error).unwrap_or_default();
     tokens.extend(item);
     tokens
 }

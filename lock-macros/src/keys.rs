@@ -1,39 +1,88 @@
-//! The values of `key` and `keys`: what is locked.
+//! The values of `key` and `keys`.
 
-use syn::{Expr, ExprLit, Lit};
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::punctuated::Punctuated;
+use syn::{Expr, ExprLit, Ident, Lit, LitStr, Macro, Token};
 
 use crate::args::{self, Args};
 use crate::errors::Errors;
+use crate::format::Format;
 use crate::suggest;
 use crate::template::{Makes, Template};
 
-/// What a call locks.
+/// The keys that a call locks.
 pub(crate) struct Keys {
     /// The template of `key`, or those of `keys`.
     pub(crate) templates: Vec<Template>,
-    /// Whether it was written as `keys`.
+    /// `true` if `keys` was given, instead of `key`.
     pub(crate) several: bool,
+    /// The expression that makes the keys, if their number is known only at run time.
+    pub(crate) list: Option<Expr>,
 }
 
 impl Keys {
     pub(crate) fn new(args: &Args, errors: &mut Errors) -> Self {
         if args.get("keys").is_some() {
+            let list = args.value("keys", errors).filter(|value| may_make_keys(value)).cloned();
+            if let Some(list) = &list {
+                not_templates(list.to_token_stream(), errors);
+            }
             return Self {
-                templates: several(args, errors),
+                templates: if list.is_some() {
+                    Vec::new()
+                } else {
+                    several(args, errors)
+                },
                 several: true,
+                list,
             };
         }
         Self {
             templates: vec![one(args, errors)],
             several: false,
+            list: None,
         }
     }
+}
 
-    /// The templates as they were written.
-    pub(crate) fn text(&self) -> String {
-        let texts: Vec<_> = self.templates.iter().map(|template| template.text.as_str()).collect();
-        texts.join(", ")
+/// Returns `true` if `value` can make keys at run time.
+fn may_make_keys(value: &Expr) -> bool {
+    !matches!(
+        value,
+        Expr::Array(_) | Expr::Lit(_) | Expr::Tuple(_) | Expr::Closure(_) | Expr::Range(_)
+    )
+}
+
+/// Refuses `<…>` in the strings of an expression, where it would not be replaced: all calls would
+/// have the same key.
+fn not_templates(tokens: TokenStream, errors: &mut Errors) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => not_templates(group.stream(), errors),
+            TokenTree::Literal(literal) => {
+                if let Ok(Lit::Str(text)) = syn::parse_str(&literal.to_string())
+                    && inserts_nothing(&text.value())
+                {
+                    errors.at(
+                        literal.span(),
+                        format!(
+                            "`<…>` inserts nothing in an expression: write templates as a list, `{}`, or make the text by `format!(\"account:{{id}}\")`",
+                            args::usage("keys")
+                        ),
+                    );
+                }
+            }
+            _ => {}
+        }
     }
+}
+
+/// Returns `true` if `text` has a `<…>` that looks like a template's and would insert nothing. The
+/// `<` and `>` by which `format!` aligns do not count.
+fn inserts_nothing(text: &str) -> bool {
+    let has_brackets = |plain: &&str| plain.split_once('<').is_some_and(|(_, rest)| rest.contains('>'));
+    Format::of(text).plain.iter().any(has_brackets)
 }
 
 fn one(args: &Args, errors: &mut Errors) -> Template {
@@ -42,7 +91,7 @@ fn one(args: &Args, errors: &mut Errors) -> Template {
         Some(Expr::Lit(ExprLit {
             lit: Lit::Str(text), ..
         })) => Template::parse(Makes::Key, text, errors),
-        Some(value @ (Expr::Array(_) | Expr::Reference(_) | Expr::Tuple(_) | Expr::Macro(_))) => {
+        Some(value) if is_list(value) => {
             let written = match value {
                 Expr::Array(_) => short(value).map(|list| format!("keys = {list}")),
                 _ => None,
@@ -58,6 +107,15 @@ fn one(args: &Args, errors: &mut Errors) -> Template {
             errors.on(value, unquoted("key", value));
             Template::global()
         }
+    }
+}
+
+fn is_list(value: &Expr) -> bool {
+    match value {
+        Expr::Array(_) | Expr::Tuple(_) => true,
+        Expr::Reference(reference) => is_list(&reference.expr),
+        Expr::Macro(made) => made.mac.path.is_ident("vec"),
+        _ => false,
     }
 }
 
@@ -82,14 +140,15 @@ fn several(args: &Args, errors: &mut Errors) -> Vec<Template> {
             errors.on(
                 value,
                 format!(
-                    "`keys` takes a list of templates: write `{usage}`. Keys whose number only the running program knows \
-                     are locked by `LockManager::lock_all`"
+                    "`keys` takes a list of templates: write `{usage}`. Where only the running program knows how many keys there are, it \
+                     takes an expression that makes them, such as `keys = ids.iter().map(|id| format!(\"account:{{id}}\"))`"
                 ),
             );
             return Vec::new();
         }
     };
-    if let (Some(only), 1) = (elements.first(), elements.len()) {
+    // If there is a `key` as well, another message says that they cannot be combined.
+    if let (Some(only), 1, None) = (elements.first(), elements.len(), args.get("key")) {
         let written = match only {
             Expr::Lit(ExprLit {
                 lit: Lit::Str(text), ..
@@ -134,8 +193,28 @@ fn several(args: &Args, errors: &mut Errors) -> Vec<Template> {
     templates
 }
 
-/// What to say about a template that is no text.
+/// Returns the message for a template that is not a string.
 pub(crate) fn unquoted(name: &str, value: &Expr) -> String {
+    match value {
+        Expr::Reference(reference) => return unquoted(name, &reference.expr),
+        Expr::Macro(made) if !is_formatting(&made.mac) => {
+            return format!(
+                "`{name}` takes a template in quotes, which is read before any macro in it is: give the macro's value a name, \
+                 `const PLACE: &str = {};`, and write `{name} = \"<PLACE>\"`",
+                short(value).unwrap_or_else(|| "…".to_owned())
+            );
+        }
+        Expr::Macro(_) => {
+            return match example(value) {
+                Some(text) => format!("`{name}` is a template, which inserts values itself: write `{name} = {text}`"),
+                None => format!(
+                    "`{name}` is a template, which inserts values itself: names, their fields and methods, such as in `{}`",
+                    args::usage(name)
+                ),
+            };
+        }
+        _ => {}
+    }
     let example = match value {
         Expr::Path(_) => example(value).map(|text| format!("{name} = {text}")),
         _ => None,
@@ -144,13 +223,71 @@ pub(crate) fn unquoted(name: &str, value: &Expr) -> String {
     format!("`{name}` takes a template in quotes: write `{example}`")
 }
 
-/// A template that inserts `value`, where it is a name or a field.
+/// Returns a template that inserts `value`, if `value` is a name, a field, or a string that a macro
+/// makes of those.
 fn example(value: &Expr) -> Option<String> {
     match value {
         Expr::Path(path) => path.path.get_ident().map(|name| format!("\"<{name}>\"")),
         Expr::Field(_) => short(value).map(|field| format!("\"<{field}>\"")),
+        Expr::Macro(made) if made.mac.path.is_ident("concat") => concatenated(&made.mac),
+        Expr::Macro(made) if made.mac.path.is_ident("format") => formatted(&made.mac),
         _ => None,
     }
+    .filter(|text| text.len() <= 60)
+}
+
+/// Returns `true` if a template can express the output of `mac`.
+fn is_formatting(mac: &Macro) -> bool {
+    ["format", "format_args", "concat"]
+        .iter()
+        .any(|name| mac.path.is_ident(name))
+}
+
+/// Returns the text of `concat!("…", "…")`.
+fn concatenated(mac: &Macro) -> Option<String> {
+    let parts = mac
+        .parse_body_with(Punctuated::<LitStr, Token![,]>::parse_terminated)
+        .ok()?;
+    let text: String = parts.iter().map(LitStr::value).collect();
+    Some(format!("{text:?}"))
+}
+
+/// Returns the template with the same output as `format!("…{}…{name}…", …)`, if that inserts only
+/// names and fields.
+fn formatted(mac: &Macro) -> Option<String> {
+    let arguments = mac
+        .parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated)
+        .ok()?;
+    let mut arguments = arguments.iter();
+    let Expr::Lit(ExprLit {
+        lit: Lit::Str(text), ..
+    }) = arguments.next()?
+    else {
+        return None;
+    };
+    let text = text.value();
+    let (mut template, mut rest) = (String::new(), text.as_str());
+    while let Some(at) = rest.find(['{', '}', '<', '>']) {
+        let (plain, tail) = rest.split_at(at);
+        template.push_str(plain);
+        let doubled = ["{{", "}}"].into_iter().find(|twice| tail.starts_with(twice));
+        rest = if let Some(twice) = doubled {
+            template.push_str(&twice[1..]);
+            &tail[2..]
+        } else if let Some(tail) = tail.strip_prefix('{') {
+            let (inside, tail) = tail.split_once('}')?;
+            match inside.split(':').next()? {
+                "" => template.push_str(example(arguments.next()?)?.trim_matches('"')),
+                name => template.extend(["<", &syn::parse_str::<Ident>(name).ok()?.to_string(), ">"]),
+            }
+            tail
+        } else {
+            template.push_str(&tail[..1].repeat(2));
+            &tail[1..]
+        };
+    }
+    template.push_str(rest);
+    arguments.next().is_none().then(|| format!("{template:?}"))
 }
 
 fn short(value: &Expr) -> Option<String> {

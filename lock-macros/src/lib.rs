@@ -1,46 +1,42 @@
-//! The `#[distributed_lock]` attribute.
-//!
-//! Depend on `lock-runtime`, which re-exports it beside what the generated code calls.
+#![doc = include_str!("../README.md")]
 
 mod args;
 mod capture;
 mod duration;
-mod elsewhere;
 mod errors;
 mod expand;
 mod fallback;
+mod format;
 mod function;
 #[cfg(test)]
 mod golden;
 mod keys;
+mod manifest;
 mod mode;
 mod model;
 mod returns;
 mod suggest;
+mod synonyms;
 mod template;
 
 use proc_macro::TokenStream;
 
 /// Runs an async function under a distributed lock.
 ///
-/// The call takes the lock, keeps it renewed while the body runs, and gives it back when the body has ended in
-/// whatever way. If the lock is lost, the body is cancelled before another holder can be granted it.
+/// A call takes the lock, renews it while the body runs, and releases it however the body ends. If
+/// the lock is lost, the body is cancelled before another holder can be granted the lock.
 ///
 /// ```
 /// use lock_runtime::{LockError, distributed_lock};
 ///
 /// # struct Db;
 /// # impl Db { async fn take(&self, _: u64, left: u32) -> Result<u32, StockError> { Ok(left) } }
-/// #[derive(Debug)]
+/// #[derive(Debug, thiserror::Error)]
 /// enum StockError {
-///     Lock(LockError),
+///     #[error(transparent)]
+///     Lock(#[from] LockError),
+///     #[error("sold out")]
 ///     SoldOut,
-/// }
-///
-/// impl From<LockError> for StockError {
-///     fn from(error: LockError) -> Self {
-///         Self::Lock(error)
-///     }
 /// }
 ///
 /// #[distributed_lock(key = "inventory:<item_id>", lease = 15, wait = 5)]
@@ -49,7 +45,7 @@ use proc_macro::TokenStream;
 ///     db.take(item_id, left).await
 /// }
 ///
-/// # async fn example() -> Result<(), StockError> {
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// lock_runtime::init("memory://").await?;
 /// assert_eq!(reduce_stock(&Db, 7, 3).await?, 7);
 /// # Ok(())
@@ -59,110 +55,173 @@ use proc_macro::TokenStream;
 ///
 /// # Arguments
 ///
-/// All are optional. What is not given comes from the manager's defaults, which are those below unless its builder
-/// says otherwise.
+/// All arguments are optional. An argument that is not given comes from the manager's defaults,
+/// which are those below unless its builder sets others.
 ///
 /// | argument | form | default | meaning |
 /// |---|---|---|---|
-/// | `key` | [template](#the-key) | `"global_lock"` | what is locked |
-/// | `keys` | `["…", "…"]`, templates | – | [several keys](#several-keys), all or none, instead of `key` |
-/// | `mode` | `exclusive`, `read`, `write`, `semaphore(N)` | `exclusive` | [who may hold the lock at the same time](#modes) |
-/// | `owner` | template | – | [a mode](#modes): all holders for one owner share the lock |
-/// | `reentrant` | alone, or `true`, `false` | off | [nested calls](#nested-calls) pass through the lock that their call tree holds, and are counted |
-/// | `lease` | [duration](#durations) | `30` | time to live in the store. It is renewed: it bounds for how long a crash blocks others, not how long the body may run |
-/// | `wait` | duration | `10` | bounds the whole acquisition; `0` tries once |
-/// | `renew` | `true`, `false` | `true` | `false`: the body is cancelled at the end of the lease |
-/// | `max_renewals` | number, or an expression of type `u32` | `30` | after so many renewals the call counts as hung: the body is cancelled with `LockError::Hung` |
-/// | `at_least` | duration | `0` | the lock stays taken for so long, even if the body ends sooner |
-/// | `lock_delay` | duration | `0` | if the lease runs out without a release, nobody gets the lock for so much longer: requests of the lost holder that are still on their way arrive before the next holder enters |
-/// | `on_busy` | `error`, `skip`, `coalesce`, `path::to::fn` | `error` | [what a lock error becomes](#the-return-type), or whether [callers share one result](#coalescing) |
-/// | `on_lost` | `cancel`, `signal` | `cancel` | `signal`: the body goes on, and `HeldLock::lost` tells it |
-/// | `fencing` | alone, or `true`, `false` | off | takes the fencing token in the same step as the lock |
-/// | `fair` | alone, or `true`, `false` | off | first come, first served across processes: the call overtakes nobody in the store's queue, not even with `wait = 0` |
-/// | `release` | `"confirmed"`, `"pipelined"` | `"confirmed"` | `"pipelined"`: the call returns once the release is queued, in order, on the connection; if it fails, that is logged and counted instead of returned |
-/// | `manager` | expression | the global one | the `LockManager`, or what derefs to it: `self.locks`, `state.locks` |
-/// | `crate` | path | `::lock_runtime` | where the runtime is, for crates that re-export it |
+/// | `key` | [template](#the-key) | `"global_lock"` | the name of the lock |
+/// | `keys` | `["…", "…"]`, templates, or an expression | – | [several keys](#several-keys), all or none, instead of `key` |
+/// | `mode` | `exclusive`, `read`, `write`, `semaphore(N)` | `exclusive` | [which holders can share the lock](#modes) |
+/// | `owner` | template | – | [a mode](#modes): all holders for the same owner share the lock |
+/// | `reentrant` | alone, or `true`, `false` | off | if the call tree already holds this lock in the same mode, the call [re-enters it](#nested-calls) |
+/// | `lease` | [duration](#durations) | `30` | time to live in the store, renewed while the body runs. It limits how long a crashed holder blocks others, not how long your function may take |
+/// | `wait` | duration | `10` | limits the whole acquisition; with `0` the call tries once |
+/// | `renew` | `true`, `false` | `true` | `false`: the lease is not renewed, and the body is cancelled at its end |
+/// | `max_renewals` | number, or an expression of type `u32` | `30` | cancels the body with `LockError::Hung` when one more renewal than this would be due. That is after 2/3 of the lease × (`max_renewals` + 1): by default after 20.7 leases, 620 s |
+/// | `max_hold` | duration | – | the same limit as a time, instead of `max_renewals` |
+/// | `at_least` | duration | `0` | the lock stays taken for at least this long after the grant, even if the body ends sooner |
+/// | `lock_delay` | duration | `0` | after the lease expires without a release, keeps the lock closed this long so that the lost holder's requests in flight can land before the next holder enters |
+/// | `on_busy` | `error`, `skip`, `path::to::fn` | `error` | [the result of a lock error](#the-return-type) |
+/// | `coalesce` | alone, or `true`, `false` | off | [concurrent callers share one result](#coalescing) |
+/// | `on_lost` | `cancel`, `signal`, `path::to::fn` | `cancel` | `signal`: the body continues, and `HeldLock::lost` reports the loss. A function: it is [called after the body was cancelled](#compensation) |
+/// | `fencing` | alone, or `true`, `false` | off | takes a fencing token in the same step as the lock |
+/// | `fair` | alone, or `true`, `false` | off | first come, first served across processes: the call overtakes no waiter in the store's queue, not even with `wait = 0` |
+/// | `release` | `confirmed`, `pipelined` | `confirmed` | `pipelined`: the call returns once the release is queued, in order, on the connection; a failed release is logged and counted instead of returned |
+/// | `manager` | expression | the global one | a `LockManager`, or a value that dereferences to it: `self.locks`, `state.locks` |
+/// | `crate` | path | `::lock_runtime`, or the name that Cargo.toml gives it | the path of the runtime, for crates that re-export it |
 ///
-/// Expressions can use the parameters, by the names that their patterns bind; names that a pattern binds are
-/// references there. They are evaluated once, before the body takes the arguments.
+/// Expressions can use the parameters, by the names that their patterns bind. Such a name stands
+/// for its value where it is the whole expression, and for a reference in a larger one. Expressions
+/// are evaluated once, before the body takes the arguments.
 ///
 /// # Durations
 ///
-/// An integer is in seconds: `15`. Text has units, `ms`, `s`, `m` and `h`: `"1500ms"`, `"2s"`, `"1m30s"`. Anything else
-/// is an expression of type `Duration`: `Duration::from_millis(20)`, `self.lease`. A lease is at least 10 ms long and at
-/// most 366 days.
+/// An integer is in seconds: `15`. A string has units, `ms`, `s`, `m` and `h`: `"1500ms"`, `"2s"`,
+/// `"1m30s"`. Anything else is an expression of type `Duration`: `Duration::from_millis(20)`,
+/// `self.lease`. A lease is at least 10 ms and at most 366 days long.
 ///
 /// # The key
 ///
-/// `<…>` inserts a value by its `Display`:
+/// A key is a template, in which `<…>` inserts a value by its `Display`:
 ///
 /// | in the template | inserts |
 /// |---|---|
 /// | `<item_id>` | a parameter, or a name that a parameter's pattern binds, as in `Path(item_id): Path<u64>` |
 /// | `<order.id>`, `<order.shop.name()>`, `<ids[0]>` | a field, a method's result, an element |
-/// | `<self.name>` | the same of the receiver |
+/// | `<self.name>` | the same for the receiver |
 /// | `<REGION>`, `<config::ZONE>`, `<Self::KIND>`, `<N>` | a constant, or a constant parameter |
-/// | `<path:raw>` | the value without encoding |
+/// | `<path:raw>` | the value without percent-encoding |
 /// | `<<` and `>>` | one `<`, one `>` |
 ///
-/// All else is text. Braces too: they are hash tags of Redis Cluster.
+/// Everything else is text. This includes braces, which are hash tags of Redis Cluster; but the
+/// macro refuses the name of a parameter in braces, since it would be text.
 ///
-/// Two different calls never make the same key: `%`, `:`, `{`, `}`, `<`, `>`, white space and control characters are
-/// percent-encoded in values, and a template must have one of these characters (other than `%`) between two values.
-/// `"<a>-<b>"` is refused, since `1` and `2-3` would lock what `1-2` and `3` lock. The key must not be empty and not
-/// longer than 1,024 bytes.
+/// Two different argument lists never produce the same key: `%`, `:`, `{`, `}`, `<`, `>`, white
+/// space and control characters are percent-encoded in values, and a template must have one of
+/// these characters (other than `%`) between two values. The macro refuses `"<a>-<b>"`, since the
+/// values `1` and `2-3` would produce the same key as `1-2` and `3`. A key must not be empty, and
+/// not longer than 1,024 bytes.
 ///
 /// # Modes
 ///
-/// | mode | who holds the lock together | use it when |
+/// | mode | holders at the same time | use it for |
 /// |---|---|---|
-/// | `mode = exclusive` | nobody | one at a time: stock, a job, a file. The fastest, and the default |
-/// | `mode = read` | readers | many look and few change. A waiting writer holds new readers back, so that it gets its turn |
-/// | `mode = write` | nobody, readers neither | it changes what functions under `mode = read` look at |
-/// | `mode = semaphore(N)` | at most `N`, across all processes | a partner's rate, a licence, a pool. `N` is a number, or an expression of type `u32`; where deployed versions disagree, the smaller one counts |
-/// | `owner = "<workflow_id>"` | all who act for the same owner | the lock belongs to a workflow and not to a call: its steps run in several tasks or processes at once. It is free when the last one has ended |
+/// | `mode = exclusive` | one | one call at a time: stock, a job, a file. The fastest, and the default |
+/// | `mode = read` | any number of readers | many readers, few writers. A waiting writer holds new readers back, so that it gets its turn |
+/// | `mode = write` | one writer, no readers | changes to data that functions under `mode = read` use |
+/// | `mode = semaphore(N)` | at most `N`, across all processes | a partner's rate limit, a licence, a pool. `N` is a number, or an expression of type `u32`; if deployed versions disagree, the smaller number applies |
+/// | `owner = "<workflow_id>"` | all that act for the same owner | a lock that belongs to a workflow instead of a call: its steps run in several tasks or processes at once. The lock is free when the last of them has ended |
 ///
-/// Every holder has a lease of its own, is renewed and is cancelled on its own. Different modes of one key exclude each other,
-/// but for an exclusive lock the store has the key in another form: a call in another mode gets an error as long as it is there.
-/// `fencing` tells one holder from the next, so that it goes with neither `read` nor `semaphore`.
+/// Every holder has its own lease, which is renewed, and lost, independently of the others.
+/// Different modes of one key exclude each other. An exclusive lock is stored in another form than
+/// the other modes: while a key is held in one of the two forms, a call for the other form fails
+/// with an error instead of waiting. `fencing` distinguishes one holder from the next, so it cannot
+/// be combined with `read` or `semaphore`.
 ///
-/// The owner's template is written as a [key](#the-key)'s is.
+/// The template of `owner` has the same syntax as a [key](#the-key).
 ///
 /// # Several keys
 ///
-/// `keys = ["account:<from>", "account:<to>"]` locks all of them or none, exclusively. They are sorted first, and keys that turn
-/// out equal count once: calls that name them in any order never wait for each other for ever. Keys whose number only the running
-/// program knows are locked by `LockManager::lock_all`.
+/// `keys = ["account:<from>", "account:<to>"]` locks all of them or none, exclusively. Duplicate
+/// keys count once. Deadlock-free: concurrent calls may request overlapping keys in any order.
+///
+/// If the number of keys is known only at run time, `keys` takes an expression that makes them: any
+/// `IntoIterator` whose items are text. These keys are used as they are, like those of
+/// `LockManager::lock_all`: percent-encode values that callers choose freely. An empty list is
+/// `LockError::InvalidKey`, and the body does not run.
+///
+/// ```
+/// use lock_runtime::{LockError, distributed_lock};
+///
+/// #[distributed_lock(keys = items.iter().map(|item| format!("item:{item}")))]
+/// async fn reserve(items: Vec<u64>) -> Result<usize, LockError> {
+///     Ok(items.len())
+/// }
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// # lock_runtime::init("memory://").await?;
+/// assert_eq!(reserve(vec![7, 3, 5]).await?, 3);
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+/// ```
 ///
 /// # Nested calls
 ///
-/// A call inside a body that holds the same key fails at once with `LockError::WouldDeadlock`, unless it passes through the lock
-/// that is held:
+/// A call inside a body that holds the same key fails at once with `LockError::WouldDeadlock`,
+/// unless it re-enters the lock that is held. These calls re-enter it:
 ///
-/// - under `reentrant`, in the same mode. Of several keys, the outer call must hold all that the inner one wants;
+/// - a call under `reentrant`, in the same mode. With several keys, the outer call must hold all
+///   keys of the inner one;
 /// - a call under `mode = read`, inside one under `read` or `write`;
 /// - a call for the same `owner`.
 ///
-/// The lock is given back when the outermost call has ended, and keeps what that one has asked for: `lease`, `renew`,
-/// `max_renewals`, `at_least`, `lock_delay`. `on_lost` and `on_busy` are each call's own. Tasks that a body spawns are not inside it.
+/// The lock is released when the outermost call has ended, and keeps that call's `lease`, `renew`,
+/// `max_renewals`, `max_hold`, `at_least` and `lock_delay`. `on_lost` and `on_busy` apply to each
+/// call separately. Tasks that a body spawns by `HeldLock::spawn` run inside its lock; those
+/// spawned by `tokio::spawn` do not.
+///
+/// # Compensation
+///
+/// `on_lost = path::to::fn` names an async function from `LockError` to `()`. It is called after
+/// the body was cancelled because its lock was lost, its call was hung, or its manager was shut
+/// down; the error says which. By then the body, the arguments and the tasks spawned by
+/// `HeldLock::spawn` have been dropped and the lock has been released, so the function runs without
+/// the lock: make its work idempotent, or let it take the lock again. The call returns the error
+/// once the function has ended.
+///
+/// The function is not called for a body that ran to its end (`Lost` with `completed`), that
+/// panicked, or whose call was dropped, nor for a call that did not get its lock. Dropping the call
+/// drops the function's future as well. A nested call that re-enters a lock is cancelled together
+/// with the body around it, and its function may be cancelled too: name a function at the outermost
+/// call.
+///
+/// ```
+/// use lock_runtime::{LockError, distributed_lock};
+///
+/// #[distributed_lock(key = "order:<id>", max_hold = "10m", on_lost = payments::void)]
+/// async fn pay(id: u64) -> Result<(), LockError> {
+///     Ok(())
+/// }
+///
+/// mod payments {
+///     use lock_runtime::LockError;
+///
+///     pub async fn void(lost: LockError) {
+///         println!("voiding what was begun under {}: {lost}", lost.key());
+///     }
+/// }
+/// ```
 ///
 /// # Coalescing
 ///
-/// With `on_busy = coalesce`, calls that come while another one of the same function for the same key waits or runs in this
-/// process do not run: they get a clone of what it returns. That needs a return type `Result<T, E>` whose two types are
-/// `Clone + Send + Sync + 'static`, and a key that names everything that the result depends on.
+/// With `coalesce`, a call that arrives while another call of the same function for the same key
+/// waits or runs in this process does not run its body: late callers receive a clone of the result
+/// in flight (single-flight). This requires a return type that is `Clone + Send + Sync + 'static`,
+/// and a key that names everything that the result depends on.
 ///
 /// ```
 /// use std::sync::Arc;
 ///
 /// use lock_runtime::{LockError, distributed_lock};
 ///
-/// #[distributed_lock(key = "report:<month>", on_busy = coalesce)]
+/// #[distributed_lock(key = "report:<month>", coalesce)]
 /// async fn report(month: u32) -> Result<Arc<str>, LockError> {
-///     Ok(format!("report of month {month}").into()) // made once, for all who ask meanwhile
+///     Ok(format!("report of month {month}").into()) // made once, for all calls in the meantime
 /// }
 ///
-/// # async fn example() -> Result<(), LockError> {
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// # lock_runtime::init("memory://").await?;
 /// let (first, second) = tokio::join!(report(7), report(7));
 /// assert_eq!(first?, second?);
@@ -171,38 +230,50 @@ use proc_macro::TokenStream;
 /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
 /// ```
 ///
-/// - Only the result of a body that held its lock to the end is shared. If the first call is dropped, panics or gets a lock error,
-///   one of those who wait takes its place with the rest of its own `wait`, and the others wait for that one.
-/// - Who waits does so within its own `wait`, and then gets `LockError::Busy`. Its arguments are kept until then, since it
-///   may have to run after all; they end before it returns.
-/// - Calls with other types for the function's generic parameters, with another manager, mode or owner run for themselves.
-/// - In other processes, calls wait for the lock and run.
+/// - Only the result of a body that held its lock to the end is shared. If the first call is
+///   dropped, panics or gets a lock error, one of the waiting calls takes its place with the rest
+///   of its own `wait`, and the others wait for that one.
+/// - A waiting call waits for at most its own `wait`, and then ends with `LockError::Busy`, or what
+///   `on_busy` makes of it. Its arguments are kept until then, since its body may still have to
+///   run; they are dropped before it returns.
+/// - Calls with other types for the function's generic parameters, or with another manager, mode or
+///   owner, do not share a result.
+/// - Calls in other processes wait for the lock and run.
 ///
-/// As with every lock that is given on in order: await the call, or drop it, before awaiting anything else for long.
+/// Await the call, or drop it, before awaiting anything else for long: other calls may wait behind
+/// it.
 ///
 /// # The return type
 ///
 /// | `on_busy` | return type | a busy lock | any other lock error |
 /// |---|---|---|---|
 /// | `error` | `Result<T, E>` where `E: From<LockError>` | `Err` | `Err` |
-/// | `coalesce` | the same, and [`Clone`](#coalescing) | `Err` | `Err` |
-/// | `skip` | `()`, `Option<T>`, or a `Result` of one of these | `()`, `None`, `Ok` of it | `Err`; logged and skipped where there is none |
-/// | `path::to::fn` | any | what the function makes of the `LockError` | the same |
+/// | `skip` | `()`, `Option<T>`, or a `Result` of one of these | `()`, `None`, `Ok` of it | `Err`; without a `Result`, the error is logged and the call skipped |
+/// | `path::to::fn` | any | the function's result for the `LockError` | the same |
 ///
-/// # What it accepts
+/// The call keeps the body's result while it releases the lock. A return type that is not `Send`
+/// therefore makes the call's future not `Send`, even if the body's future is: such a call cannot
+/// be spawned on a multi-threaded runtime.
 ///
-/// Every `async fn` with a body: free functions, methods with any receiver, trait methods, generics, `impl Trait`, every
-/// parameter pattern, `unsafe`. Methods under `#[async_trait]` too. Other attributes can stand on either side; one above
-/// sees the call, waiting included, and one below sees the body. Attributes that make the function sync, such as
-/// `#[tokio::test]`, must stand below.
+/// # Supported functions
 ///
-/// # What becomes of the arguments
+/// The attribute supports every `async fn` with a body: free functions, methods with any receiver,
+/// trait methods, generics, `impl Trait`, every parameter pattern, `unsafe`, and methods under
+/// `#[async_trait]`.
 ///
-/// The body owns all of them, those named `_` and the unbound parts of patterns included, and they end with it, before
-/// the release: a transaction passed by value ends inside the lock.
+/// Other attributes can stand on either side. An attribute **above** is applied first and becomes a
+/// part of the body: it runs inside the lock, and `#[instrument]` there measures the body alone. An
+/// attribute **below** is applied to the locked function: it runs outside, including the wait and
+/// the release, and a cache there answers without the lock. Attributes that make the function sync,
+/// such as `#[tokio::test]`, must stand below.
 ///
-/// In the documentation a parameter with a pattern is shown by the name that it binds, or as `__lock_arg0` if there are
-/// several.
+/// # Ownership of the arguments
+///
+/// The body owns all arguments, including those named `_` and the unbound parts of patterns. They
+/// are dropped with it, before the release: a transaction passed by value ends inside the lock.
+///
+/// The generated documentation shows a parameter with a pattern by the name that it binds, or as
+/// `__lock_arg0` if it binds several.
 #[proc_macro_attribute]
 pub fn distributed_lock(attr: TokenStream, item: TokenStream) -> TokenStream {
     expand::expand(attr.into(), item.into()).into()

@@ -1,19 +1,19 @@
-//! The value of `mode`: who may hold the lock at the same time.
+//! The value of `mode`: which holders can share the lock.
 
 use syn::{Expr, ExprLit, Lit, LitInt};
 
 use crate::suggest;
 
-/// How a lock is shared; not given, it is exclusive.
+/// The way in which a lock is shared. Exclusive if not given.
 pub(crate) enum Mode {
     Exclusive,
     Read,
     Write,
-    /// With the number of permits.
+    /// A semaphore, with its number of permits.
     Semaphore(Box<Expr>),
 }
 
-/// What each mode is also called, folded; its own name is the first.
+/// Other names of each mode, folded; its own name is the first.
 const WORDS: [(&str, &[&str]); 4] = [
     (
         "exclusive",
@@ -49,7 +49,7 @@ const WORDS: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// How the mode is written that `word` means, such as `read` for `Reader`.
+/// Returns the name of the mode that `word` means, such as `read` for `Reader`.
 pub(crate) fn meant(word: &str) -> Option<&'static str> {
     let word = suggest::fold(word);
     WORDS
@@ -71,7 +71,7 @@ pub(crate) fn parse(value: &Expr) -> syn::Result<Mode> {
                     self::permits(permits).map(|permits| Mode::Semaphore(Box::new(permits)))
                 }
                 _ => refuse(
-                    "`semaphore` takes one number, of those who may hold the lock at once: write `mode = semaphore(5)`"
+                    "`semaphore` takes one number, that of the holders that may share the lock: write `mode = semaphore(5)`"
                         .to_owned(),
                 ),
             }
@@ -80,9 +80,9 @@ pub(crate) fn parse(value: &Expr) -> syn::Result<Mode> {
     }
 }
 
-/// What to write instead of `value`.
+/// Returns the advice on what to write instead of `value`.
 fn remedy(value: &Expr) -> String {
-    let list = "`mode` takes `exclusive`, `read`, `write`, or `semaphore(5)` with the number of those who may hold the lock at once";
+    let list = "`mode` takes `exclusive`, `read`, `write`, or `semaphore(5)` with the number of holders that may share the lock";
     let (word, permits) = match value {
         Expr::Path(path) => (last(path), None),
         Expr::Call(call) => match &*call.func {
@@ -142,15 +142,15 @@ fn permits(value: &Expr) -> syn::Result<Expr> {
     count(value, &Counted::PERMITS)
 }
 
-/// What a number counts, for its messages.
+/// The texts of messages about a number.
 pub(crate) struct Counted {
-    /// Said of a zero.
+    /// The message for a zero.
     pub(crate) zero: &'static str,
-    /// Before and behind the number, as it is written.
+    /// The text before and after the number, as the user writes it.
     pub(crate) written: (&'static str, &'static str),
-    /// The argument.
+    /// The name of the argument.
     pub(crate) name: &'static str,
-    /// Said of what is no number.
+    /// The message for a value that is not a number.
     pub(crate) other: &'static str,
 }
 
@@ -159,11 +159,11 @@ impl Counted {
         zero: "a semaphore with no permits lets nobody in: write `mode = semaphore(1)`, or a larger number",
         written: ("mode = semaphore(", ")"),
         name: "semaphore",
-        other: "`semaphore` takes the number of those who may hold the lock at once, 1 or more, such as in `mode = semaphore(5)`",
+        other: "`semaphore` takes the number of holders that may share the lock, 1 or more, such as in `mode = semaphore(5)`",
     };
 }
 
-/// A number of 1 or more, or an expression of type `u32`.
+/// Reads a number of 1 or more, or an expression of type `u32`.
 pub(crate) fn count(value: &Expr, counted: &Counted) -> syn::Result<Expr> {
     let refuse = |message: &str| Err(syn::Error::new_spanned(value, message));
     match value {

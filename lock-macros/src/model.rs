@@ -1,24 +1,26 @@
-//! The validated attribute on its function. Building one finds every mistake that the macro can see.
+//! The validated attribute on its function. Building one reports every mistake that the macro can
+//! find.
 
 use std::collections::BTreeSet;
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::TokenStream;
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
-use syn::{Expr, ExprLit, ExprPath, GenericParam, Ident, Lit, Path, Signature, Type};
+use syn::{Expr, ExprLit, ExprPath, FnArg, GenericParam, Ident, Lit, Pat, Path, Signature, Type};
 
 use crate::args::Args;
-use crate::capture::Parameters;
+use crate::capture::{Name, Parameters};
 use crate::duration::{self, DurationArg, Range};
 use crate::errors::Errors;
 use crate::function::{self, Form, Function};
 use crate::keys::{self, Keys};
+use crate::manifest;
 use crate::mode::{self, Counted, Mode};
 use crate::returns;
 use crate::suggest;
-use crate::template::{self, Makes, Part, Template};
+use crate::template::{self, Insert, Makes, Part, Template};
 
 pub(crate) struct Model {
     pub(crate) function: Function,
@@ -28,15 +30,17 @@ pub(crate) struct Model {
     pub(crate) owner: Option<Template>,
     /// The names of parameters that the keys and the other arguments use.
     pub(crate) used: BTreeSet<String>,
-    pub(crate) terms: Terms,
+    pub(crate) terms: LockOptions,
     pub(crate) on_busy: OnBusy,
+    /// `true` if concurrent calls of this process get a clone of the result.
+    pub(crate) coalesce: bool,
     pub(crate) manager: Option<Expr>,
-    /// Where the runtime is.
+    /// The path of the runtime.
     pub(crate) krate: Path,
 }
 
-/// How the lock is taken and held; what is not given is left to the manager.
-pub(crate) struct Terms {
+/// The options of the lock. An option that is not given is left to the manager.
+pub(crate) struct LockOptions {
     pub(crate) mode: Option<Mode>,
     pub(crate) reentrant: Option<bool>,
     pub(crate) lock_delay: Option<DurationArg>,
@@ -45,57 +49,58 @@ pub(crate) struct Terms {
     pub(crate) at_least: Option<DurationArg>,
     pub(crate) renew: Option<bool>,
     pub(crate) max_renewals: Option<Expr>,
+    pub(crate) max_hold: Option<DurationArg>,
     pub(crate) fencing: Option<bool>,
     pub(crate) fair: Option<bool>,
     pub(crate) release: Option<Release>,
     pub(crate) on_lost: Option<OnLost>,
 }
 
-/// What becomes of a lock error.
+/// The handling of a lock error.
 pub(crate) enum OnBusy {
     Error,
     Skip,
-    /// Calls of this process that come meanwhile get a copy of the result.
-    Coalesce,
-    /// A function makes the return value of it.
+    /// A function makes the return value from the error.
     Function(ExprPath),
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) enum OnLost {
     Cancel,
     Signal,
+    /// The body is cancelled, and a function is called after it.
+    Function(ExprPath),
 }
 
-/// When the call counts its lock as given back.
+/// The moment at which the call regards its lock as released.
 #[derive(Clone, Copy)]
 pub(crate) enum Release {
-    /// When the store has answered.
+    /// The store has confirmed the release.
     Confirmed,
-    /// When it is queued on the connection.
+    /// The release is queued on the connection.
     Pipelined,
 }
 
 impl Model {
-    pub(crate) fn new(attr: TokenStream, item: TokenStream) -> syn::Result<Self> {
+    /// Validates the attribute. Returns `Err(None)` for a problem that rustc reports itself.
+    pub(crate) fn new(attr: TokenStream, item: TokenStream) -> Result<Self, Option<syn::Error>> {
         let mut errors = Errors::default();
         let args = Args::parse(attr, &mut errors);
         let mut keys = Keys::new(&args, &mut errors);
         let mut owner = owner(&args, &mut errors);
-        let terms = Terms::new(&args, &mut errors);
+        let mut terms = LockOptions::new(&args, &mut errors);
         let on_busy = on_busy(&args, &mut errors);
+        let coalesce = flag(&args, "coalesce", &mut errors) == Some(true);
         let manager = args.value("manager", &mut errors).cloned();
         let krate = krate(&args, &mut errors);
         conflicts(&args, &terms, &mut errors);
 
-        let function = errors.take(function::parse(item));
+        let function = function::parse(item)
+            .map_err(|error| error.map(|error| errors.push(error)))
+            .ok();
         let form = function.as_ref().and_then(|function| errors.take(function.form()));
         let (Some(function), Some(mut form)) = (function, form) else {
-            errors.into_result()?;
-            return Err(syn::Error::new(
-                Span::call_site(),
-                "`#[distributed_lock]` needs an async function",
-            ));
+            return Err(errors.into_result().err());
         };
         let sig = &function.sig;
         let (mut parameters, output) = match &form {
@@ -106,17 +111,17 @@ impl Model {
         let mut used: BTreeSet<_> = templates
             .flat_map(|template| resolve(template, &parameters, sig, &mut errors))
             .collect();
-        used.extend(
-            terms
-                .expressions()
-                .chain(&manager)
-                .flat_map(|expr| parameters.mentioned(expr)),
-        );
+        for expr in terms.expressions() {
+            parameters.by_value(expr);
+            used.extend(parameters.mentioned(expr));
+        }
+        let others = keys.list.iter().chain(&manager);
+        used.extend(others.flat_map(|expr| parameters.mentioned(expr)));
         if let Some(on_busy) = &on_busy {
-            errors.take(returns::check(&sig.ident, output, on_busy));
+            errors.take(returns::check(&sig.ident, output, on_busy, coalesce));
         }
         match &mut form {
-            Form::Async => parameters.mark_used(&used, &function.body.stream()),
+            Form::Async => parameters.take(&used, &function.body.stream()),
             Form::Boxed(boxed) => parameters.mark_used_in(&used, &mut boxed.future.block),
         }
         errors.into_result()?;
@@ -128,13 +133,14 @@ impl Model {
             used,
             terms,
             on_busy: on_busy.unwrap_or(OnBusy::Error),
+            coalesce,
             manager,
             krate,
             function,
         })
     }
 
-    /// The type that the body returns.
+    /// Returns the type that the body returns.
     pub(crate) fn output(&self) -> Option<&Type> {
         match &self.form {
             Form::Async => returns::output(&self.function.sig.output),
@@ -143,7 +149,7 @@ impl Model {
     }
 }
 
-impl Terms {
+impl LockOptions {
     fn new(args: &Args, errors: &mut Errors) -> Self {
         let terms = Self {
             mode: args
@@ -160,6 +166,7 @@ impl Terms {
             max_renewals: args
                 .value("max_renewals", errors)
                 .and_then(|value| errors.take(mode::count(value, &MAX_RENEWALS))),
+            max_hold: duration(args, "max_hold", Range::LEASE, errors),
             fencing: flag(args, "fencing", errors),
             fair: flag(args, "fair", errors),
             release: args
@@ -169,27 +176,42 @@ impl Terms {
                 .value("on_lost", errors)
                 .and_then(|value| errors.take(on_lost(value))),
         };
-        if let (Some(false), Some(argument)) = (terms.renew, args.get("max_renewals")) {
+        for name in ["max_renewals", "max_hold"] {
+            if let (Some(false), Some(argument)) = (terms.renew, args.get(name)) {
+                errors.on(
+                    &argument.name,
+                    format!("`{name}` has no meaning with `renew = false`: a lock that is not renewed ends with its lease; leave one of them out"),
+                );
+            }
+        }
+        if let (Some(argument), Some(_)) = (args.get("max_hold"), args.get("max_renewals")) {
             errors.on(
                 &argument.name,
-                "`max_renewals` has no meaning with `renew = false`: a lock that is not renewed ends with its lease; leave one of them out",
+                "`max_hold` and `max_renewals` both limit how long the body may run: give one of them",
             );
         }
         terms
     }
 
-    fn expressions(&self) -> impl Iterator<Item = &Expr> {
-        let durations = [&self.lease, &self.wait, &self.at_least, &self.lock_delay]
-            .into_iter()
-            .filter_map(|duration| match duration {
-                Some(DurationArg::Expr(expr)) => Some(&**expr),
-                _ => None,
-            });
-        let permits = match &self.mode {
-            Some(Mode::Semaphore(permits)) => Some(&**permits),
+    /// Returns all values that may be expressions of the user's.
+    fn expressions(&mut self) -> impl Iterator<Item = &mut Expr> {
+        let durations = [
+            &mut self.lease,
+            &mut self.wait,
+            &mut self.at_least,
+            &mut self.lock_delay,
+            &mut self.max_hold,
+        ]
+        .into_iter()
+        .filter_map(|duration| match duration {
+            Some(DurationArg::Expr(expr)) => Some(&mut **expr),
+            _ => None,
+        });
+        let permits = match &mut self.mode {
+            Some(Mode::Semaphore(permits)) => Some(&mut **permits),
             _ => None,
         };
-        durations.chain(&self.max_renewals).chain(permits)
+        durations.chain(&mut self.max_renewals).chain(permits)
     }
 }
 
@@ -198,7 +220,7 @@ fn duration(args: &Args, name: &str, range: Range, errors: &mut Errors) -> Optio
     errors.take(duration::parse(name, value, range))
 }
 
-/// `name`, or `name = true` in words.
+/// Reads a flag: `name` alone, or `name = true` or `false`.
 fn flag(args: &Args, name: &str, errors: &mut Errors) -> Option<bool> {
     match &args.get(name)?.value {
         Some(value) => errors.take(boolean(name, value)),
@@ -225,8 +247,8 @@ const MAX_RENEWALS: Counted = Counted {
     other: "`max_renewals` takes a number of 1 or more, such as `max_renewals = 30`",
 };
 
-/// Arguments that do not go together. Each is told at the one that is to go.
-fn conflicts(args: &Args, terms: &Terms, errors: &mut Errors) {
+/// Reports arguments that cannot be combined, each at the argument to remove.
+fn conflicts(args: &Args, terms: &LockOptions, errors: &mut Errors) {
     let given = |name: &str| args.get(name).map(|argument| &argument.name);
     let (keys, owner) = (given("keys"), given("owner"));
     if keys.is_some() {
@@ -277,7 +299,7 @@ fn conflicts(args: &Args, terms: &Terms, errors: &mut Errors) {
     }
 }
 
-/// The template of `owner`.
+/// Reads the template of `owner`.
 fn owner(args: &Args, errors: &mut Errors) -> Option<Template> {
     match args.value("owner", errors)? {
         Expr::Lit(ExprLit {
@@ -295,16 +317,21 @@ fn on_busy(args: &Args, errors: &mut Errors) -> Option<OnBusy> {
         return Some(OnBusy::Error);
     }
     let value = args.value("on_busy", errors)?;
-    if let Expr::Path(path) = value {
-        return Some(match path.path.get_ident() {
-            Some(word) if word == "error" => OnBusy::Error,
-            Some(word) if word == "skip" => OnBusy::Skip,
-            Some(word) if word == "coalesce" => OnBusy::Coalesce,
-            _ => OnBusy::Function(path.clone()),
-        });
+    let is_coalesce = word(value).is_some_and(|word| word == "coalesce");
+    match value {
+        Expr::Path(path) if path.path.is_ident("error") => return Some(OnBusy::Error),
+        Expr::Path(path) if path.path.is_ident("skip") => return Some(OnBusy::Skip),
+        Expr::Path(path) if !is_coalesce || is_function(&path.path) => return Some(OnBusy::Function(path.clone())),
+        _ if is_coalesce => {
+            errors.on(
+                value,
+                "`coalesce` is an argument of its own: write `coalesce` instead of this argument",
+            );
+            return None;
+        }
+        _ => {}
     }
-    let remedy =
-        "`on_busy` takes `error`, `skip`, `coalesce`, or the path of a function from `LockError` to the return type";
+    let remedy = "`on_busy` takes `error`, `skip`, or the path of a function from `LockError` to the return type";
     let word = match value {
         Expr::Lit(ExprLit {
             lit: Lit::Str(text), ..
@@ -330,35 +357,43 @@ fn on_lost(value: &Expr) -> syn::Result<OnLost> {
     let word = word(value);
     let known = WORDS.iter().find(|(name, _)| word.as_deref() == Some(name));
     match (known, value) {
-        (Some((name, on_lost)), Expr::Path(path)) if path.path.is_ident(name) => Ok(*on_lost),
+        (Some((name, on_lost)), Expr::Path(path)) if path.path.is_ident(name) => Ok(on_lost.clone()),
+        (None, Expr::Path(path)) => Ok(OnLost::Function(path.clone())),
+        (Some(_), Expr::Path(path)) if is_function(&path.path) => Ok(OnLost::Function(path.clone())),
         (Some((name, _)), _) => Err(syn::Error::new_spanned(value, format!("write `on_lost = {name}`"))),
         (None, _) => Err(syn::Error::new_spanned(
             value,
-            "`on_lost` takes `cancel`, which ends the body when the lock is lost, or `signal`, which lets it go on and tells it",
+            "`on_lost` takes `cancel`, which ends the body when the lock is lost, `signal`, which lets it go on and tells it, or the path of \
+             an async function from `LockError`, which is called after the body was cancelled",
         )),
     }
 }
 
+/// Returns `true` if a path whose last word is one of ours means a function of the user's:
+/// `orders::cancel`, but not `OnLost::Cancel`.
+fn is_function(path: &Path) -> bool {
+    let mut segments = path.segments.iter().rev();
+    let is_lower = segments
+        .next()
+        .is_some_and(|last| last.ident.to_string().starts_with(char::is_lowercase));
+    let module = segments.next();
+    is_lower && module.is_some_and(|module| module.ident != "OnLost")
+}
+
 fn release(value: &Expr) -> syn::Result<Release> {
     const WORDS: [(&str, Release); 2] = [("confirmed", Release::Confirmed), ("pipelined", Release::Pipelined)];
-    let text = match value {
-        Expr::Lit(ExprLit {
-            lit: Lit::Str(text), ..
-        }) => text.value(),
-        _ => String::new(),
-    };
-    if let Some((_, release)) = WORDS.iter().find(|(name, _)| *name == text) {
-        return Ok(*release);
-    }
     let word = word(value);
-    let message = match WORDS.iter().find(|(name, _)| word.as_deref() == Some(name)) {
-        Some((name, _)) => format!("write `release = \"{name}\"`"),
-        None => "`release` takes `\"confirmed\"`, which waits for the store's answer, or `\"pipelined\"`, which returns once the release is queued on the connection and logs a failure".to_owned(),
+    let message = match (WORDS.iter().find(|(name, _)| word.as_deref() == Some(name)), value) {
+        (Some((name, release)), Expr::Path(path)) if path.path.is_ident(name) => return Ok(*release),
+        (Some((name, _)), _) => format!("write `release = {name}`"),
+        (None, _) => "`release` takes `confirmed`, which waits for the store's answer, or `pipelined`, which returns once the release is \
+             queued on the connection and logs a failure"
+            .to_owned(),
     };
     Err(syn::Error::new_spanned(value, message))
 }
 
-/// The word that `value` means, however it is written: `signal`, `OnLost::Signal`, `"Signal"`.
+/// Returns the word that `value` means in any of its forms: `signal`, `OnLost::Signal`, `"Signal"`.
 fn word(value: &Expr) -> Option<String> {
     match value {
         Expr::Path(path) => path
@@ -375,7 +410,9 @@ fn word(value: &Expr) -> Option<String> {
 
 fn krate(args: &Args, errors: &mut Errors) -> Path {
     match args.value("crate", errors) {
-        None => syn::parse_quote!(::lock_runtime),
+        None => manifest::renamed()
+            .and_then(|name| syn::parse_str(&format!("::{name}")).ok())
+            .unwrap_or_else(|| syn::parse_quote!(::lock_runtime)),
         Some(Expr::Path(path)) if path.qself.is_none() => path.path.clone(),
         Some(value) => {
             errors.on(
@@ -387,7 +424,7 @@ fn krate(args: &Args, errors: &mut Errors) -> Path {
     }
 }
 
-/// Finds what each name in the template means, and returns the names of parameters among them.
+/// Resolves the names in the template, and returns the names of parameters among them.
 fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, errors: &mut Errors) -> BTreeSet<String> {
     let mut used = Used {
         parameters,
@@ -395,11 +432,27 @@ fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, er
     };
     let (span, noun) = (template.span, template.makes.noun());
     for part in &mut template.parts {
-        let Part::Insert(insert) = part else { continue };
+        let insert = match part {
+            Part::Text(text) => {
+                if let Some((braced, inserted)) = braced(text, parameters) {
+                    errors.at(
+                        span,
+                        format!(
+                            "`{braced}` in the {noun} is text, and the same for every call: write `<{inserted}>` to insert the parameter, \
+                             `{{<{inserted}>}}` for a hash tag of it"
+                        ),
+                    );
+                }
+                continue;
+            }
+            Part::Insert(insert) => insert,
+        };
         used.visit_expr(&insert.expr);
         if let Some(name) = template::base(&insert.expr).and_then(|base| base.path.get_ident())
             && let Some(problem) = problem(noun, name, parameters, sig)
         {
+            errors.at(span, problem);
+        } else if let Some(problem) = without_text(noun, insert, sig) {
             errors.at(span, problem);
         }
         Hygiene { parameters }.visit_expr_mut(&mut insert.expr);
@@ -407,7 +460,63 @@ fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, er
     used.names
 }
 
-/// Why `name` means nothing in the key, or owner, of this function.
+/// Returns the first parameter name in braces in `text`, as `format!`, Spring and shells write it,
+/// with the value to insert.
+// Any other word in braces is a hash tag.
+fn braced<'a>(text: &'a str, parameters: &Parameters) -> Option<(&'a str, &'a str)> {
+    text.match_indices('{').find_map(|(open, _)| {
+        let (inside, _) = text[open + 1..].split_once('}')?;
+        let value = inside.split(':').next().unwrap_or_default().trim();
+        let value = value.trim_start_matches('#');
+        let word = value.split(['.', '[']).next().unwrap_or_default();
+        let name = syn::parse_str::<Ident>(word.strip_prefix("r#").unwrap_or(word)).ok();
+        let name = name.is_some_and(|name| parameters.find(&name).is_some_and(Name::is_users));
+        let receiver = word == "self" && value != word && parameters.receiver.is_some();
+        let start = text[..open].trim_end_matches(['#', '$']).len();
+        (name || receiver).then(|| (&text[start..open + inside.len() + 2], value))
+    })
+}
+
+/// Returns the message for a parameter whose type has no `Display`, as far as its tokens show;
+/// rustc reports the rest.
+fn without_text(noun: &str, insert: &Insert, sig: &Signature) -> Option<String> {
+    let name = match &insert.expr {
+        Expr::Path(path) => path.path.get_ident()?,
+        _ => return None,
+    };
+    let mut ty = sig.inputs.iter().find_map(|input| match input {
+        FnArg::Typed(typed) => {
+            matches!(&*typed.pat, Pat::Ident(pattern) if pattern.ident == *name).then_some(&*typed.ty)
+        }
+        FnArg::Receiver(_) => None,
+    })?;
+    while let Type::Reference(reference) = ty {
+        ty = &reference.elem;
+    }
+    let word = match ty {
+        Type::Path(path) if path.qself.is_none() => path.path.segments.last()?.ident.to_string(),
+        _ => String::new(),
+    };
+    let advice = match (ty, word.as_str()) {
+        (Type::Tuple(tuple), _) if tuple.elems.is_empty() => "leave it out".to_owned(),
+        (Type::Tuple(_), _) => format!("insert its fields, `<{name}.0>:<{name}.1>`"),
+        (_, "Option") => {
+            let text = suggest::written(ty).ends_with("<String>");
+            let borrowed = if text { ".as_deref()" } else { "" };
+            format!("insert what is locked for `None`, too, such as `<{name}{borrowed}.unwrap_or_default()>`")
+        }
+        (Type::Slice(_) | Type::Array(_), _) | (_, "Vec") => {
+            format!("insert one element, `<{name}[0]>`, or lock a key for each element by `LockManager::lock_all`")
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "`<{name}>` in the {noun}: `{}` has no `Display`, by which values are inserted: {advice}",
+        suggest::written(ty)
+    ))
+}
+
+/// Returns the reason why `name` has no meaning in the key, or owner, of this function.
 fn problem(noun: &str, name: &Ident, parameters: &Parameters, sig: &Signature) -> Option<String> {
     let function = &sig.ident;
     if name == "self" {
@@ -446,7 +555,7 @@ fn capitalised(text: &str) -> String {
         .map_or_else(|| text.to_owned(), |rest| format!("The {rest}"))
 }
 
-/// `REGION`: what Rust's naming rules keep for constants.
+/// Returns `true` for names such as `REGION`, which Rust's naming rules reserve for constants.
 fn is_constant(name: &Ident) -> bool {
     let name = name.to_string();
     name.contains(|c: char| c.is_uppercase()) && !name.contains(|c: char| c.is_lowercase())
@@ -467,8 +576,8 @@ impl<'ast> Visit<'ast> for Used<'_> {
     }
 }
 
-/// Lets names in the template mean the parameters, wherever the two were written: a `macro_rules!` may have brought
-/// one of them.
+/// Makes names in the template refer to the parameters even if a `macro_rules!` has produced one of
+/// the two.
 struct Hygiene<'a> {
     parameters: &'a Parameters,
 }

@@ -1,4 +1,5 @@
-//! Whether a function's return type has room for a lock error, as far as its words tell; the rest is left to rustc.
+//! Checks that a function's return type can carry a lock error, as far as its tokens show. rustc
+//! reports the rest.
 
 use proc_macro2::Span;
 use syn::visit::{self, Visit};
@@ -10,19 +11,20 @@ use syn::{
 use crate::model::OnBusy;
 use crate::suggest::written as show;
 
-/// What the words of a type tell.
+/// The kind of a type, as far as its tokens show.
 enum Kind<'a> {
     Unit,
     Option,
-    /// The types of success and failure, as far as they are written.
+    /// A `Result`, with its types as far as they are written.
     Result(Option<&'a Type>, Option<&'a Type>),
-    /// Surely none of the above.
+    /// Certainly none of the above.
     Plain,
     Unknown,
 }
 
-/// Checks that `output` can carry what `on_busy` makes of a lock error.
-pub(crate) fn check(function: &Ident, output: Option<&Type>, on_busy: &OnBusy) -> syn::Result<()> {
+/// Checks that `output` can carry the value that `on_busy` makes of a lock error and, under
+/// `coalesce`, that other callers can receive copies of it.
+pub(crate) fn check(function: &Ident, output: Option<&Type>, on_busy: &OnBusy, coalesce: bool) -> syn::Result<()> {
     let (shown, kind) = match output {
         Some(output) => (format!("`{}`", show(output)), kind(output)),
         None => ("nothing".to_owned(), Kind::Unit),
@@ -31,15 +33,10 @@ pub(crate) fn check(function: &Ident, output: Option<&Type>, on_busy: &OnBusy) -
         Some(output) => Err(syn::Error::new_spanned(output, message)),
         None => Err(syn::Error::new_spanned(function, message)),
     };
-    if let (OnBusy::Coalesce, Some(output)) = (on_busy, output) {
+    if let (true, Some(output)) = (coalesce, output) {
         owned(output)?;
     }
     match (on_busy, kind) {
-        (OnBusy::Coalesce, Kind::Unit | Kind::Option | Kind::Plain) => refuse(format!(
-            "`{function}` returns {shown}, which cannot carry a lock error: return `Result<{}, E>` where `E: From<LockError>`, \
-             of which `on_busy = coalesce` gives every caller a copy",
-            output.map_or_else(|| "()".to_owned(), show)
-        )),
         (OnBusy::Error, Kind::Unit | Kind::Option) => refuse(format!(
             "`{function}` returns {shown}, which cannot carry a lock error: return `Result<T, E>` where `E: From<LockError>`, \
              or give `on_busy = skip` to return without an error when another holder has the lock"
@@ -47,19 +44,19 @@ pub(crate) fn check(function: &Ident, output: Option<&Type>, on_busy: &OnBusy) -
         (OnBusy::Error, Kind::Plain) => refuse(format!(
             "`{function}` returns {shown}, which cannot carry a lock error: return `Result<{}, E>` where `E: From<LockError>`, \
              or give `on_busy = path::to::fn`, a function from `LockError` to {shown}",
-            output.map_or_else(|| "()".to_owned(), show)
+            match output {
+                Some(Type::Never(_)) => "std::convert::Infallible".to_owned(),
+                output => output.map_or_else(|| "()".to_owned(), show),
+            }
         )),
-        (OnBusy::Error | OnBusy::Skip | OnBusy::Coalesce, Kind::Result(_, Some(error)))
+        (OnBusy::Error | OnBusy::Skip, Kind::Result(_, Some(error)))
             if !matches!(self::kind(error), Kind::Unknown) && !is_pointer(error) =>
         {
-            let other = match on_busy {
-                OnBusy::Coalesce => "",
-                _ => ", or give `on_busy = path::to::fn`, a function from `LockError` to the return type",
-            };
             Err(syn::Error::new_spanned(
                 error,
                 format!(
-                    "`{}` cannot be made from a lock error: use an error type that implements `From<LockError>`{other}",
+                    "`{}` cannot be made from a lock error: use an error type that implements `From<LockError>`, or give \
+                     `on_busy = path::to::fn`, a function from `LockError` to the return type",
                     show(error)
                 ),
             ))
@@ -72,7 +69,7 @@ pub(crate) fn check(function: &Ident, output: Option<&Type>, on_busy: &OnBusy) -
     }
 }
 
-/// Refuses what borrows: the result is kept for callers who may come from anywhere.
+/// Refuses types that borrow: other callers, of any lifetime, receive clones of the result.
 fn owned(output: &Type) -> syn::Result<()> {
     struct Borrows(Option<Span>);
 
@@ -84,7 +81,7 @@ fn owned(output: &Type) -> syn::Result<()> {
             visit::visit_type_reference(self, reference);
         }
 
-        // `fn(&str)` and `dyn Fn(&str)` borrow when they are called.
+        // `fn(&str)` and `dyn Fn(&str)` borrow only when they are called.
         fn visit_type_fn_ptr(&mut self, _: &'ast TypeFnPtr) {}
 
         fn visit_parenthesized_generic_arguments(&mut self, _: &'ast ParenthesizedGenericArguments) {}
@@ -101,7 +98,7 @@ fn owned(output: &Type) -> syn::Result<()> {
     borrows.0.map_or(Ok(()), |span| {
         Err(syn::Error::new(
             span,
-            "`on_busy = coalesce` gives copies of the result to callers who may outlive what it borrows: return an owned value, \
+            "`coalesce` gives copies of the result to callers that may outlive what it borrows: return an owned value, \
              such as `String` or `Arc<T>`",
         ))
     })
@@ -155,7 +152,8 @@ fn kind(ty: &Type) -> Kind<'_> {
     }
 }
 
-/// `Arc<LockError>` is made from a lock error, as is any pointer to one.
+/// Returns `true` for `Arc` and `Rc`: `Arc<LockError>` can be made from a lock error, as any such
+/// pointer can.
 fn is_pointer(ty: &Type) -> bool {
     let Type::Path(path) = ty else { return false };
     path.path
@@ -175,7 +173,7 @@ fn types(arguments: &PathArguments) -> impl Iterator<Item = &Type> {
     })
 }
 
-/// The type of `-> T`.
+/// Returns the type `T` of `-> T`.
 pub(crate) fn output(output: &ReturnType) -> Option<&Type> {
     match output {
         ReturnType::Default => None,

@@ -1,19 +1,19 @@
-//! Finds the word that was probably meant, and writes code as a person would.
+//! Finds the word that was probably meant, and formats code as a person would write it.
 
 use quote::ToTokens;
 
-/// The nearest of `candidates`, if it is near enough to be what was meant.
+/// Returns the nearest of `candidates`, if it is near enough to be the intended word.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = fold(word);
     candidates
         .into_iter()
-        .map(|candidate| (distance(&word, &fold(candidate)), candidate))
+        .map(|candidate| (strsim::osa_distance(&word, &fold(candidate)), candidate))
         .filter(|(distance, candidate)| *distance <= (word.len().max(candidate.len()) / 3).max(1))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
 
-/// `` `a`, `b`, `c` ``
+/// Joins the words to `` `a`, `b`, `c` ``.
 pub(crate) fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words
         .into_iter()
@@ -22,7 +22,7 @@ pub(crate) fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
         .join(", ")
 }
 
-/// Tokens as a person would write them.
+/// Formats tokens as a person would write them.
 pub(crate) fn written(tokens: impl ToTokens) -> String {
     let mut written = tokens.to_token_stream().to_string();
     for (from, to) in [
@@ -42,33 +42,12 @@ pub(crate) fn written(tokens: impl ToTokens) -> String {
     written
 }
 
-/// `itemId`, `item_id` and `ITEM_ID` are one word.
+/// Folds a word, so that `itemId`, `item_id` and `ITEM_ID` are equal.
 pub(crate) fn fold(word: &str) -> String {
     word.chars()
         .filter(|c| *c != '_')
         .flat_map(char::to_lowercase)
         .collect()
-}
-
-/// How many letters must be put in, taken out, replaced or swapped with their neighbour to make `b` of `a`.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut before_last: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for (i, left) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, right) in b.iter().enumerate() {
-            let mut best = (last[j] + usize::from(left != right))
-                .min(last[j + 1] + 1)
-                .min(row[j] + 1);
-            if i > 0 && j > 0 && *left == b[j - 1] && a[i - 1] == *right {
-                best = best.min(before_last[j - 1] + 1);
-            }
-            row.push(best);
-        }
-        before_last = std::mem::replace(&mut last, row);
-    }
-    last.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,22 +1,24 @@
 //! The template of a key, or of an owner: literal text with `<expr>` where a value is inserted.
 //!
-//! `<<` and `>>` are literal brackets and braces have no meaning. A template that could make one key of two
-//! different calls is refused.
+//! `<<` and `>>` are literal brackets, and braces have no meaning. The macro refuses a template
+//! that could produce one key from two different argument lists.
 
 use std::str::FromStr;
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::ToTokens;
-use syn::{Expr, LitStr};
+use syn::ext::IdentExt;
+use syn::parse::Parser;
+use syn::{Expr, Ident, LitStr};
 
 use crate::errors::Errors;
 
-/// The longest key, in bytes, and the start of the keys that the runtime keeps for itself; both are checked there
-/// again.
-const MAX_KEY: usize = 1024;
+/// The maximum length of a key in bytes. The runtime checks it again.
+const MAX_KEY_LEN: usize = 1024;
+/// The start of the keys that are reserved for the runtime, which checks it again.
 const RESERVED: &str = "%lock-";
 
-/// What a template makes.
+/// The kind of name that a template produces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Makes {
     Key,
@@ -24,7 +26,7 @@ pub(crate) enum Makes {
 }
 
 impl Makes {
-    /// What it is called in messages.
+    /// Returns the noun for messages.
     pub(crate) fn noun(self) -> &'static str {
         match self {
             Self::Key => "key",
@@ -48,15 +50,15 @@ pub(crate) enum Part {
 
 /// One `<expr>` or `<expr:raw>`.
 pub(crate) struct Insert {
-    /// What stands between the brackets, without `:raw`.
+    /// The text between the brackets, without `:raw`.
     pub(crate) source: String,
-    /// Every token has the literal's span.
+    /// The expression. Every token has the literal's span.
     pub(crate) expr: Expr,
     pub(crate) raw: bool,
 }
 
 impl Template {
-    /// The key of a function whose attribute names none.
+    /// Returns the key of a function whose attribute names none.
     pub(crate) fn global() -> Self {
         let text = "global_lock".to_owned();
         Self {
@@ -67,7 +69,7 @@ impl Template {
         }
     }
 
-    /// Reads the template; whatever is wrong goes into `errors`.
+    /// Reads the template. Errors are added to `errors`.
     pub(crate) fn parse(makes: Makes, literal: &LitStr, errors: &mut Errors) -> Self {
         let mut template = Self {
             makes,
@@ -103,10 +105,10 @@ impl Template {
                 Part::Insert(_) => 0,
             })
             .sum();
-        if length > MAX_KEY {
+        if length > MAX_KEY_LEN {
             errors.at(
                 self.span,
-                format!("the {noun} has {length} bytes and at most {MAX_KEY} are allowed"),
+                format!("the {noun} has {length} bytes and at most {MAX_KEY_LEN} are allowed"),
             );
         }
         if self.makes == Makes::Key
@@ -120,8 +122,9 @@ impl Template {
         self.check_injective(errors);
     }
 
-    /// Values never contain a [separator](separates) after encoding, so a separator between two of them keeps their
-    /// tuples apart. Without one, `"1"-"2-3"` and `"1-2"-"3"` would be one key.
+    /// Reports two values without a [separator](separates) between them. Encoded values never
+    /// contain a separator, so one between two values keeps their tuples apart. Without one,
+    /// `"1"-"2-3"` and `"1-2"-"3"` would produce the same key.
     fn check_injective(&self, errors: &mut Errors) {
         let noun = self.makes.noun();
         let mut before: Option<&Insert> = None;
@@ -129,7 +132,7 @@ impl Template {
         for part in &self.parts {
             match part {
                 Part::Text(text) => between = text,
-                // Whoever writes `:raw` answers for what is around it.
+                // The text around a `:raw` value is the user's responsibility.
                 Part::Insert(insert) if insert.raw => before = None,
                 Part::Insert(insert) => {
                     if let Some(before) = before
@@ -215,15 +218,26 @@ impl Template {
                 "`<{inside}>` in the {noun} inserts nothing: write a parameter's name between the brackets, or `<<` and `>>` for brackets as text"
             ));
         }
+        if let Some(complete) = source.strip_suffix('.') {
+            return refuse(format!(
+                "`<{source}>` in the {noun} ends with a dot: write a field or a method behind it, or `<{complete}>`"
+            ));
+        }
+        // With the macro's own span, since rustc would otherwise offer to replace the whole
+        // template by a field with a similar name.
+        let place = Span::call_site().located_at(span);
         let expr = TokenStream::from_str(source)
             .ok()
-            .and_then(|tokens| syn::parse2::<Expr>(respan(tokens, span)).ok());
+            .and_then(|tokens| syn::parse2::<Expr>(respan(tokens, place)).ok());
         match expr {
             Some(expr) if base(&expr).is_some() => Ok(Insert {
                 source: source.to_owned(),
                 expr,
                 raw,
             }),
+            None if is_keyword(source) => refuse(format!(
+                "`<{source}>` in the {noun}: `{source}` is a keyword, and a parameter can only be called `r#{source}`: write `<r#{source}>`"
+            )),
             _ => refuse(format!(
                 "`<{source}>` is not what the {noun} can insert: write a parameter, a field of it, a method call on it, `self.…`, or a constant"
             )),
@@ -231,13 +245,14 @@ impl Template {
     }
 }
 
-/// Whether `c` never stands in an inserted value: what the runtime's `KeyBuilder::value` encodes, without `%`,
-/// which encoding itself writes.
+/// Returns `true` if `c` never occurs in an inserted value: one of the characters that the
+/// runtime's `KeyBuilder::value` encodes, without `%`, which the encoding itself writes.
 fn separates(c: char) -> bool {
     matches!(c, ':' | '{' | '}' | '<' | '>') || c.is_whitespace() || c.is_control()
 }
 
-/// Where the bracket that opens `tail` is closed; those of a type argument (`id.get::<u8>()`) nest.
+/// Returns the position at which the bracket that opens `tail` is closed. Brackets of a type
+/// argument (`id.get::<u8>()`) nest.
 fn closing(tail: &str) -> Option<usize> {
     let mut depth = 0_usize;
     tail.char_indices().find_map(|(at, c)| {
@@ -250,7 +265,12 @@ fn closing(tail: &str) -> Option<usize> {
     })
 }
 
-/// The path that an insertable expression starts with.
+/// Returns `true` if `word` is a Rust keyword, such as `type`.
+fn is_keyword(word: &str) -> bool {
+    Ident::parse_any.parse_str(word).is_ok() && syn::parse_str::<Ident>(word).is_err()
+}
+
+/// Returns the path that an insertable expression starts with.
 pub(crate) fn base(expr: &Expr) -> Option<&syn::ExprPath> {
     match expr {
         Expr::Path(path) => Some(path),
@@ -262,7 +282,7 @@ pub(crate) fn base(expr: &Expr) -> Option<&syn::ExprPath> {
     }
 }
 
-/// Errors in the expression, and rustc's, point at the template.
+/// Sets the span of all tokens, so that errors in the expression point at the template.
 fn respan(tokens: TokenStream, span: Span) -> TokenStream {
     tokens
         .into_iter()
@@ -357,6 +377,8 @@ mod tests {
             ("a:<hash(id)>", "is not what the key can insert"),
             ("a:<\"id\">", "is not what the key can insert"),
             ("a:<id?>", "is not what the key can insert"),
+            ("a:<id.>", "ends with a dot"),
+            ("a:<type>", "write `<r#type>`"),
             ("a:<item id>", "is not what the key can insert"),
             ("<a><b>", "two different calls"),
             ("<a>-<b>", "Put a `:` between them, `<a>:<b>`"),

@@ -1,14 +1,23 @@
-//! `LockError` as an HTTP response.
+//! The HTTP response for a `LockError`.
 
 use std::time::Duration;
 
 use axum_core::response::{IntoResponse, Response};
 
-use crate::error::LockError;
+use crate::error::{LockError, chain};
 
-/// 423 Locked with `Retry-After` for `Busy`; 409 Conflict for `Lost`; 503 Service Unavailable for `Store`,
-/// `Closed` and `Hung`; 400 Bad Request for a key that a request's values made invalid; 500 for mistakes in the
-/// service. The body is the error's first clause: who holds the lock, and what the store said, is for the log.
+/// Maps each variant to a status, with a short text as the body. The whole error, with the holder
+/// and the store's message, is only logged.
+///
+/// - 423 Locked for `Busy`, with a `Retry-After`: as long as this call has waited, at least 1 s, at
+///   most 30 s, and not beyond [`retry_after`](LockError::retry_after), the holder's lease. (The
+///   rest of the lease alone would be a poor estimate: it is long, renewed while the holder works,
+///   and the lock is often released sooner.)
+/// - 409 Conflict for `Lost`.
+/// - 503 Service Unavailable for `Store`, `Closed` and `Hung`; with
+///   [`retry_after`](LockError::retry_after) as the `Retry-After` where there is one.
+/// - 400 Bad Request for a key that a value in the request made invalid.
+/// - 500 for mistakes in the service.
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {
         let (status, text) = match &self {
@@ -24,38 +33,48 @@ impl IntoResponse for LockError {
             | Self::InvalidMode { .. }
             | Self::NotConfigured { .. } => (500, "locks are not set up correctly"),
         };
-        tracing::debug!(error = %self, status, "lock error answered");
+        tracing::debug!(error = %chain(&self), status, "lock error answered");
         let mut response = text.into_response();
         if let Ok(status) = http::StatusCode::from_u16(status) {
             *response.status_mut() = status;
         }
-        if let Self::Busy { retry_after, .. } = self {
-            // Whole seconds, and never zero, which would ask for a busy loop.
-            let rest = retry_after.unwrap_or(Duration::from_secs(1));
-            let seconds = rest.as_secs() + u64::from(rest.subsec_nanos() > 0);
-            response.headers_mut().insert("retry-after", seconds.max(1).into());
+        let pause = match self {
+            Self::Busy { waited, .. } => Some(self.retry_after().map_or(waited, |rest| waited.min(rest))),
+            _ => self.retry_after(),
+        };
+        if let Some(pause) = pause {
+            let seconds = whole_seconds(pause.min(LONGEST_RETRY));
+            response.headers_mut().insert("retry-after", seconds.into());
         }
         response
     }
+}
+
+/// The longest `Retry-After`: a lock is usually free before its lease ends.
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// Returns the pause in whole seconds. Never zero, which would ask for a busy loop.
+fn whole_seconds(pause: Duration) -> u64 {
+    (pause.as_secs() + u64::from(pause.subsec_nanos() > 0)).max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::error::LostReason;
-    use crate::holder::Holder;
     use crate::key::KeyProblem;
     use crate::store::StoreError;
+    use crate::store::holder::Holder;
 
     fn key() -> Box<str> {
         "inventory:7".into()
     }
 
-    fn busy(retry_after: Option<Duration>) -> LockError {
+    fn busy(waited: Duration, retry_after: Option<Duration>) -> LockError {
         LockError::Busy {
             key: key(),
-            waited: Duration::from_secs(5),
-            holder: Some(Box::new(Holder::new("secret-token"))),
+            waited,
+            holder: Some(Box::new(Holder::of("secret-token"))),
             retry_after,
         }
     }
@@ -75,6 +94,7 @@ mod tests {
             key: key(),
             reason: LostReason::Deleted,
             completed,
+            renew: true,
         }
     }
 
@@ -94,7 +114,7 @@ mod tests {
             key: key(),
             lease: Duration::ZERO,
         };
-        assert_eq!(status(busy(None)), 423);
+        assert_eq!(status(busy(Duration::ZERO, None)), 423);
         assert_eq!(status(lost(false)), 409);
         assert_eq!(status(lost(true)), 409);
         assert_eq!(
@@ -114,12 +134,25 @@ mod tests {
 
     #[test]
     fn a_busy_lock_says_when_to_come_back_in_whole_seconds() {
-        let after = |rest| retry_after(busy(rest));
-        assert_eq!(after(None).as_deref(), Some("1"));
-        assert_eq!(after(Some(Duration::ZERO)).as_deref(), Some("1"));
-        assert_eq!(after(Some(Duration::from_millis(1))).as_deref(), Some("1"));
-        assert_eq!(after(Some(Duration::from_secs(3))).as_deref(), Some("3"));
-        assert_eq!(after(Some(Duration::from_millis(3001))).as_deref(), Some("4"));
+        let after = |waited, rest| retry_after(busy(Duration::from_millis(waited), rest));
+        assert_eq!(after(0, None).as_deref(), Some("1"));
+        assert_eq!(after(200, Some(Duration::from_secs(10))).as_deref(), Some("1"));
+        assert_eq!(after(5_000, Some(Duration::from_secs(29))).as_deref(), Some("5"));
+        assert_eq!(after(5_001, None).as_deref(), Some("6"));
+        assert_eq!(after(5_000, Some(Duration::from_millis(2_100))).as_deref(), Some("3"));
+        assert_eq!(after(5_000, Some(Duration::ZERO)).as_deref(), Some("1"));
+        // A lock whose lease ends in a year.
+        assert_eq!(after(600_000, Some(crate::MAX_LEASE)).as_deref(), Some("30"));
         assert_eq!(retry_after(lost(false)), None);
+    }
+
+    #[test]
+    fn a_store_that_failed_for_the_moment_says_when_to_come_back() {
+        let store = |source| LockError::Store { key: key(), source };
+        assert_eq!(
+            retry_after(store(StoreError::transient("connection refused"))).as_deref(),
+            Some("1")
+        );
+        assert_eq!(retry_after(store(StoreError::permanent("unknown command"))), None);
     }
 }

@@ -1,106 +1,284 @@
-//! What can go wrong with a lock, told so that the reader knows what to do next.
+//! Errors of locks and of managers. Every message, read with its sources, tells the reader what to
+//! do next.
 
+use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use crate::holder::Holder;
-use crate::key::KeyProblem;
+use crate::key::{KeyError, KeyProblem};
 use crate::store::StoreError;
+use crate::store::holder::Holder;
+use crate::store::limits::{MAX_LEASE, MIN_LEASE};
 
-/// Why a lock could not be taken, or why a body that held it did not succeed.
+/// The reason why a lock could not be taken, or why a body that held it did not succeed.
 ///
-/// Every message names the key and the next thing to do. A function under `#[distributed_lock]` returns it through
-/// `E: From<LockError>`.
-#[derive(Clone, Debug)]
+/// Every message names the key and the next thing to do. The message of [`Store`](Self::Store)
+/// names only the key; the store's error, which is its [`source`](Error::source), says the rest. A
+/// reporter that prints the chain of sources prints every text once.
+///
+/// A function under `#[distributed_lock]` returns it through `E: From<LockError>`.
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Another holder kept the lock during the whole `wait`. Nothing was run.
+    /// Another holder kept the lock during the whole `wait`. The body was not run.
+    #[error(
+        "lock `{key}` is busy: waited {waited:.1?}{}; try again later, or allow a longer `wait`",
+        seen_holder(.holder.as_deref(), *.retry_after)
+    )]
+    #[non_exhaustive]
     Busy {
         /// The key, without the manager's prefix.
         key: Box<str>,
-        /// How long this call waited.
+        /// The time that this call waited.
         waited: Duration,
-        /// Who held the lock when it was last asked for.
+        /// The holder of the lock at the last attempt, where known.
         holder: Option<Box<Holder>>,
-        /// The rest of the holder's lease, where known. The holder may renew it, or release sooner.
+        /// The rest of the holder's lease, where known. The holder may renew its lease, or release
+        /// sooner.
         retry_after: Option<Duration>,
     },
-    /// The lock was held and then lost. Unless `completed`, the body was cancelled at one of its awaits.
+    /// The lock was held and then lost. Unless `completed`, the body was cancelled at one of its
+    /// awaits.
+    #[error("lock `{key}` was lost {}: {reason}; {}", lost_when(*.completed), .reason.advice(*.renew))]
+    #[non_exhaustive]
     Lost {
         /// The key, without the manager's prefix.
         key: Box<str>,
-        /// How it was lost.
+        /// The way in which it was lost.
         reason: LostReason,
-        /// Whether the body had run to its end. Its effects may then have overlapped another holder's.
+        /// `true` if the body had run to its end. Its effects may then have overlapped another
+        /// holder's.
         completed: bool,
+        /// `true` if the watchdog renewed the lease; `false` under `renew = false`, where the lease
+        /// is a time limit.
+        renew: bool,
     },
-    /// The body was still running after `max_renewals` renewals, and was cancelled.
+    /// The body was still running at its time limit, and was cancelled: after `max_hold`, or when
+    /// one more renewal than `max_renewals` would have been due, which is after 2/3 of the lease ×
+    /// (`max_renewals` + 1).
+    #[error(
+        "lock `{key}` was held for {held:.1?} (renewed {renewals} times), which is the limit of its call, so the call counts as hung \
+         and was cancelled; find what it waits for, or allow more by `max_hold`, or by `max_renewals`, which allows 2/3 of the lease × \
+         (max_renewals + 1)"
+    )]
+    #[non_exhaustive]
     Hung {
         /// The key, without the manager's prefix.
         key: Box<str>,
-        /// How often the lease had been renewed.
+        /// The number of renewals of the lease.
         renewals: u32,
-        /// How long the lock had been held.
+        /// The time for which the lock had been held.
         held: Duration,
     },
-    /// The same call tree already holds this key, so that waiting for it would never end.
+    /// The same call tree already holds this key, so waiting for it would never end.
+    #[error(
+        "lock `{key}` is already held by this call tree, and waiting for it would never end; give the inner function `reentrant` to \
+         pass through a lock of the same mode, or take the lock once, in the outer function"
+    )]
+    #[non_exhaustive]
     WouldDeadlock {
         /// The key, without the manager's prefix.
         key: Box<str>,
     },
     /// The key cannot be used.
+    #[error("{}: {problem}", unusable_key(.key, *.problem))]
+    #[non_exhaustive]
     InvalidKey {
         /// The beginning of the key.
         key: Box<str>,
-        /// What is wrong with it.
+        /// The problem with the key.
         problem: KeyProblem,
     },
     /// The lease cannot be used: it is shorter than [`MIN_LEASE`](crate::MIN_LEASE), longer than
-    /// [`MAX_LEASE`](crate::MAX_LEASE), or used up by the manager's `skew`. Or `at_least` is longer than that.
+    /// [`MAX_LEASE`](crate::MAX_LEASE), or used up by the manager's `skew`. Or `at_least` or
+    /// `lock_delay` is longer than `MAX_LEASE`, or `max_hold` is zero.
+    #[error(
+        "lock `{key}` cannot have a `lease`, `at_least`, `lock_delay` or `max_hold` of {lease:?}; give at most {} days, a `lease` of at \
+         least {MIN_LEASE:?} that is longer than the manager's `skew`, and a `max_hold` above zero",
+        MAX_LEASE.as_secs() / 86_400
+    )]
+    #[non_exhaustive]
     InvalidLease {
         /// The key, without the manager's prefix.
         key: Box<str>,
-        /// The lease, or minimum hold, that was asked for.
+        /// The duration that was asked for.
         lease: Duration,
     },
-    /// The lock cannot be taken in the way that was asked for: what was asked for contradicts itself.
+    /// The request is invalid: its mode cannot be used, or it combines options that exclude each
+    /// other.
+    #[error("invalid request for lock `{key}`: {problem}")]
+    #[non_exhaustive]
     InvalidMode {
         /// The key, without the manager's prefix.
         key: Box<str>,
-        /// What is wrong, and what to ask for instead.
+        /// The problem, and what to ask for instead.
         problem: &'static str,
     },
-    /// An annotated function was called before [`lock_runtime::init`](crate::init).
+    /// An annotated function that names no manager was called before [`init`](crate::init) or
+    /// [`init_with`](crate::init_with) had created the global manager.
+    #[error("lock `{key}` was asked for before a store was configured; {SET_UP}")]
+    #[non_exhaustive]
     NotConfigured {
         /// The key, without the manager's prefix.
         key: Box<str>,
     },
     /// The manager was shut down. A body that was still running then was cancelled.
+    #[error(
+        "lock `{key}` was asked for or held while its manager shut down; stop calling locked functions before `shutdown()`"
+    )]
+    #[non_exhaustive]
     Closed {
         /// The key, without the manager's prefix.
         key: Box<str>,
     },
     /// The store refused, or could not be reached, for the whole `wait`.
+    #[error("lock `{key}`: the store failed")]
+    #[non_exhaustive]
     Store {
         /// The key, without the manager's prefix.
         key: Box<str>,
-        /// What the store said.
+        /// The error from the store.
         source: StoreError,
     },
 }
 
-/// How a held lock was lost.
+/// A problem with a manager, which concerns no single lock.
+///
+/// Every message names the server, by its URL without the password, or the setting, and the next
+/// thing to do. The message of [`Server`](Self::Server) names only the server; its
+/// [`source`](Error::source) says the rest.
+///
+/// It does not convert into a [`LockError`], which is always about one lock: an annotated function
+/// whose manager is missing returns [`LockError::NotConfigured`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The URL is not understood.
+    #[error("the store's URL `{url}` cannot be used: {problem}")]
+    #[non_exhaustive]
+    Url {
+        /// The URL, without its password.
+        url: Box<str>,
+        /// The problem with the URL, and what to give instead.
+        problem: Box<str>,
+    },
+    /// The server cannot be reached, or refuses a command that locks need.
+    #[error("the store at `{url}` cannot be used")]
+    #[non_exhaustive]
+    Server {
+        /// The server's URL, without its password.
+        url: Box<str>,
+        /// The error from the server.
+        source: StoreError,
+    },
+    /// There is a global manager already, for another URL or with settings of its own.
+    #[error(
+        "this is the second global lock manager: the first one was made {}; make it once, at start-up, and name any other manager by \
+         `manager = …`",
+        maker(.first.as_deref())
+    )]
+    #[non_exhaustive]
+    AlreadySet {
+        /// The URL that the first manager was created from, without its password; `None` for a
+        /// manager given to [`init_with`](crate::init_with).
+        first: Option<Box<str>>,
+    },
+    /// The global manager was asked for before it was created.
+    #[error("the global lock manager was asked for before it was made; {SET_UP}")]
+    NotSet,
+    /// A setting has a value that cannot be used, two settings contradict each other, or the
+    /// operating system cannot start another thread.
+    #[error("{problem}")]
+    #[non_exhaustive]
+    Settings {
+        /// The problem, and what to do.
+        problem: Box<str>,
+    },
+}
+
+/// The advice for a process without a global manager. It is the same with and without the feature
+/// `testing`, so that a test that enables the feature sees the message of the service.
+const SET_UP: &str = "call `lock_runtime::init(\"redis://…\").await` at start-up, or name a manager by `manager = …`; in a test, \
+                      `TestLocks::as_global` is for the calls of its own thread: under `multi_thread` give `kit.manager()` to `init_with`";
+
+impl ConfigError {
+    /// Returns the error from the server, if the server was asked.
+    #[must_use]
+    pub const fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Server { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+
+    /// Returns `true` if the same call may succeed later without a change of the program or of the
+    /// server's configuration: the server could not be reached, or could not serve for the moment.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.store_error().is_some_and(|error| !error.is_permanent())
+    }
+}
+
+/// Returns the part of a busy lock's message that names its holder.
+fn seen_holder(holder: Option<&Holder>, rest: Option<Duration>) -> String {
+    let holder = holder.map(|holder| format!(", held by {holder}"));
+    // Leaves out a lease of days, which says little about when the lock will be free.
+    let rest = rest
+        .filter(|rest| rest.as_secs() < 86_400)
+        .map(|rest| format!(", with {rest:.1?} left of its lease unless it is renewed"));
+    [holder, rest].into_iter().flatten().collect()
+}
+
+const fn lost_when(completed: bool) -> &'static str {
+    if completed {
+        "before the work under it had ended, which may have overlapped another holder's"
+    } else {
+        "while it was in use"
+    }
+}
+
+fn unusable_key(key: &str, problem: KeyProblem) -> String {
+    match problem {
+        KeyProblem::NoKeys => "a lock of several keys cannot be taken".to_owned(),
+        _ => format!("`{key}` cannot be a lock key"),
+    }
+}
+
+fn maker(url: Option<&str>) -> String {
+    url.map_or_else(|| "by `init_with`".to_owned(), |url| format!("by `init` for `{url}`"))
+}
+
+/// Returns the text of an error with the texts of its sources, in one line, for logs.
+pub(crate) fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl fmt::Display + use<'a> {
+    Chain(error)
+}
+
+struct Chain<'a>(&'a (dyn Error + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+/// The way in which a held lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// Its lease ran out: it was not to be renewed, the process was stopped, or the body kept its thread for
-    /// too long.
+    /// Its lease ran out: its renewal was off, the process was stopped, or the body blocked its
+    /// thread for too long.
     Expired,
     /// The key held another holder's value.
     Taken,
-    /// The key was gone before its time: deleted, evicted, flushed, or not there after a restart.
+    /// The key was gone before its time: deleted, evicted, flushed, or missing after a restart.
     Deleted,
-    /// The store could not be reached to renew it before the lease ran out.
+    /// The store could not be reached to renew the lock before its lease ran out.
     Unreachable,
     /// This process was forked from the one that holds the lock. The lock stays with the parent.
     Forked,
@@ -110,8 +288,8 @@ impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Expired => "its lease ran out",
-            Self::Taken => "another holder's value was under the key",
-            Self::Deleted => "the key was deleted before its time",
+            Self::Taken => "the key held another holder's value",
+            Self::Deleted => "the key was gone before its time",
             Self::Unreachable => "the store could not be reached to renew it",
             Self::Forked => "this process was forked from the one that holds it",
         })
@@ -119,12 +297,17 @@ impl fmt::Display for LostReason {
 }
 
 impl LostReason {
-    const fn advice(self) -> &'static str {
+    const fn advice(self, renew: bool) -> &'static str {
         match self {
-            Self::Expired => "allow a longer `lease`, or await more often in the body",
-            Self::Taken => "look for a client that writes this key without asking, or for a failover of the store",
+            Self::Expired if renew => "await more often in the body, or allow a longer `lease`",
+            Self::Expired => {
+                "with `renew = false` the lease limits the time: allow a longer `lease`, or let it be renewed"
+            }
+            Self::Taken => {
+                "find out if an operator used `force_release`; if not, look for a client that writes this key without asking, or for a failover of the store"
+            }
             Self::Deleted => {
-                "look for a DEL, FLUSHALL or restart without persistence, and let the store's maxmemory-policy be noeviction"
+                "find out if an operator used `force_release`; if not, look for a DEL, FLUSHALL or restart without persistence, and let the store's maxmemory-policy be noeviction"
             }
             Self::Unreachable => "check the store and the network, or allow a longer `lease` to ride out such gaps",
             Self::Forked => "take locks after the fork",
@@ -132,8 +315,39 @@ impl LostReason {
     }
 }
 
+/// The problem of an invalid request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ModeProblem {
+    TwoModes,
+    NoPermits,
+    ManyToFence,
+    NoOwner,
+    LongOwner,
+    SeveralInAMode,
+    SeveralFair,
+}
+
+impl ModeProblem {
+    /// Returns the problem, and what to ask for instead.
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::TwoModes => "a lock has one mode, and the call gives more than one; leave out all but one",
+            Self::NoPermits => "a semaphore has at least one permit; give one or more",
+            Self::ManyToFence => {
+                "a fencing token tells one holder from the next, and under `read` or `semaphore` there are several at \
+                 once; leave the token out, or take an exclusive lock or `write`"
+            }
+            Self::NoOwner => "the owner's name is empty; give one that is not",
+            Self::LongOwner => "the owner's name is longer than 1,024 bytes; give a shorter one, such as a hash of it",
+            Self::SeveralInAMode => "several keys are locked exclusively; leave the mode out, or lock one key",
+            Self::SeveralFair => "several keys have no common queue; leave `fair` out, or lock one key",
+        }
+    }
+}
+
 impl LockError {
-    /// The key the error is about, without the manager's prefix; of an invalid key, the beginning.
+    /// Returns the key that the error is about, without the manager's prefix. For an invalid key,
+    /// this is its beginning.
     #[must_use]
     pub fn key(&self) -> &str {
         match self {
@@ -150,19 +364,19 @@ impl LockError {
         }
     }
 
-    /// Whether another holder had the lock, so that the body was not run.
+    /// Returns `true` if another holder had the lock, so that the body was not run.
     #[must_use]
     pub const fn is_busy(&self) -> bool {
         matches!(self, Self::Busy { .. })
     }
 
-    /// Whether the lock was held and then lost.
+    /// Returns `true` if the lock was held and then lost.
     #[must_use]
     pub const fn is_lost(&self) -> bool {
         matches!(self, Self::Lost { .. })
     }
 
-    /// The variant's name in one lower-case word, for log fields and metrics.
+    /// Returns the variant's name in lower case, for log fields and metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -178,138 +392,440 @@ impl LockError {
             Self::Store { .. } => "store",
         }
     }
-}
 
-impl fmt::Display for LockError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Returns `true` if the same call may succeed later, without a change of the program, its
+    /// settings or the store's: another holder had the lock, the lock was lost, or the store failed
+    /// for the moment.
+    ///
+    /// The result says nothing about the body. After [`Busy`](Self::Busy) the body has not run;
+    /// after [`Lost`](Self::Lost) it has run in part, or to its end, and another call repeats what
+    /// it did. After [`Store`](Self::Store), the body of an annotated function or of
+    /// [`LockRequest::run`](crate::LockRequest::run) has not run. From
+    /// [`LockGuard::release`](crate::LockGuard::release), `Store` means that the release is not
+    /// confirmed yet; the release goes on in the background and need not be repeated.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Busy {
-                key,
-                waited,
-                holder,
-                retry_after,
-            } => {
-                write!(f, "lock `{key}` is busy: waited {waited:.1?}")?;
-                if let Some(holder) = holder {
-                    write!(f, ", held by {holder}")?;
-                }
-                match retry_after {
-                    Some(rest) => write!(
-                        f,
-                        "; try again, its lease has {rest:.1?} left, or allow a longer `wait`"
-                    ),
-                    None => f.write_str("; try again, or allow a longer `wait`"),
-                }
-            }
-            Self::Lost { key, reason, completed } => {
-                let what = if *completed {
-                    "before the body had ended"
-                } else {
-                    "and the body was cancelled"
-                };
-                write!(f, "lock `{key}` was lost {what}: {reason}; {}", reason.advice())
-            }
-            Self::Hung { key, renewals, held } => write!(
-                f,
-                "lock `{key}` was held for {held:.1?} and renewed {renewals} times, so its call counts as hung and was cancelled; \
-                 find what it waits for, or raise `max_renewals`"
-            ),
-            Self::WouldDeadlock { key } => write!(
-                f,
-                "lock `{key}` is already held by this call tree, and waiting for it would never end; \
-                 take it once in the outer function, or call an inner function without the attribute"
-            ),
-            Self::InvalidKey { key, problem } => write!(f, "`{key}` cannot be a lock key: {problem}"),
-            Self::InvalidLease { key, lease } => write!(
-                f,
-                "lock `{key}` cannot have a lease or minimum hold of {lease:?}; give one of {:?} to {} days, and a lease longer than the manager's skew",
-                crate::MIN_LEASE,
-                crate::MAX_LEASE.as_secs() / 86_400
-            ),
-            Self::InvalidMode { key, problem } => write!(f, "lock `{key}` cannot be taken so: {problem}"),
-            Self::NotConfigured { key } => write!(
-                f,
-                "lock `{key}` was asked for before a store was configured; \
-                 call `lock_runtime::init(\"redis://…\").await` at start-up, or name one by `manager = …`"
-            ),
-            Self::Closed { key } => write!(
-                f,
-                "lock `{key}` was asked for or held while its manager shut down; stop calling locked functions before `shutdown()`"
-            ),
-            Self::Store { key, source } => write!(f, "lock `{key}`: {source}; {}", source.advice()),
+            Self::Busy { .. } => true,
+            Self::Lost { reason, .. } => *reason != LostReason::Forked,
+            Self::Store { source, .. } => !source.is_permanent(),
+            Self::Hung { .. }
+            | Self::WouldDeadlock { .. }
+            | Self::InvalidKey { .. }
+            | Self::InvalidLease { .. }
+            | Self::InvalidMode { .. }
+            | Self::NotConfigured { .. }
+            | Self::Closed { .. } => false,
         }
     }
-}
 
-impl std::error::Error for LockError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+    /// Returns the time after which another call has a chance, where there is an estimate.
+    ///
+    /// For [`Busy`](Self::Busy), this is the rest of the holder's lease as far as known. The holder
+    /// may release sooner, or renew. For a [`Store`](Self::Store) that failed for the moment, it is
+    /// one second: the library connects again after at most 100 ms, and a server that restarts or
+    /// fails over needs longer. `None` for all others.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Store { source, .. } => Some(source),
+            Self::Busy { retry_after, .. } => *retry_after,
+            Self::Store { .. } if self.is_retryable() => Some(Duration::from_secs(1)),
             _ => None,
         }
     }
+}
+
+impl LockError {
+    // Not a `From`: a second one beside that of the type itself makes `?` in a closure ambiguous.
+    pub(crate) fn of_key(error: KeyError) -> Self {
+        let (key, problem) = error.into_parts();
+        Self::InvalidKey { key, problem }
+    }
+}
+
+/// The way in which a lock ended before its guard did. Set once: the first one is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndCause {
+    Lost(LostReason),
+    Hung,
+    Closed,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn key() -> Box<str> {
+        "inventory:7".into()
+    }
+
+    fn lost(reason: LostReason, renew: bool) -> LockError {
+        LockError::Lost {
+            key: key(),
+            reason,
+            completed: false,
+            renew,
+        }
+    }
+
+    fn invalid(problem: KeyProblem) -> LockError {
+        let key = if problem == KeyProblem::NoKeys {
+            ""
+        } else {
+            "%lock-fence"
+        };
+        LockError::InvalidKey {
+            key: key.into(),
+            problem,
+        }
+    }
+
+    fn request(problem: ModeProblem) -> LockError {
+        LockError::InvalidMode {
+            key: key(),
+            problem: problem.text(),
+        }
+    }
+
+    fn store(source: StoreError) -> LockError {
+        LockError::Store { key: key(), source }
+    }
+
+    /// The whole text of every error of a lock, sources included: the key, the cause, and what to
+    /// do.
+    #[allow(clippy::too_many_lines, reason = "one row for each")]
+    fn texts() -> Vec<(LockError, &'static str)> {
+        let seconds = Duration::from_secs;
+        let refused = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        vec![
+            (
+                LockError::Busy {
+                    key: key(),
+                    waited: seconds(5),
+                    holder: Some(Box::new(Holder::of(
+                        "0123456789abcdef0123456789abcdef:shop-2:17:stock::reduce",
+                    ))),
+                    retry_after: Some(seconds(3)),
+                },
+                "lock `inventory:7` is busy: waited 5.0s, held by shop-2, pid 17, stock::reduce, with 3.0s left of its lease unless it is \
+                 renewed; try again later, or allow a longer `wait`",
+            ),
+            (
+                LockError::Busy {
+                    key: key(),
+                    waited: seconds(5),
+                    holder: None,
+                    retry_after: Some(MAX_LEASE),
+                },
+                "lock `inventory:7` is busy: waited 5.0s; try again later, or allow a longer `wait`",
+            ),
+            (
+                lost(LostReason::Expired, true),
+                "lock `inventory:7` was lost while it was in use: its lease ran out; await more often in the body, or allow a longer `lease`",
+            ),
+            (
+                lost(LostReason::Expired, false),
+                "lock `inventory:7` was lost while it was in use: its lease ran out; with `renew = false` the lease limits the time: allow \
+                 a longer `lease`, or let it be renewed",
+            ),
+            (
+                lost(LostReason::Taken, true),
+                "lock `inventory:7` was lost while it was in use: the key held another holder's value; find out if an operator used \
+                 `force_release`; if not, look for a client that writes this key without asking, or for a failover of the store",
+            ),
+            (
+                lost(LostReason::Deleted, true),
+                "lock `inventory:7` was lost while it was in use: the key was gone before its time; find out if an operator used \
+                 `force_release`; if not, look for a DEL, FLUSHALL or restart without persistence, and let the store's maxmemory-policy be \
+                 noeviction",
+            ),
+            (
+                lost(LostReason::Unreachable, true),
+                "lock `inventory:7` was lost while it was in use: the store could not be reached to renew it; check the store and the \
+                 network, or allow a longer `lease` to ride out such gaps",
+            ),
+            (
+                lost(LostReason::Forked, true),
+                "lock `inventory:7` was lost while it was in use: this process was forked from the one that holds it; take locks after the \
+                 fork",
+            ),
+            (
+                LockError::Lost {
+                    key: key(),
+                    reason: LostReason::Expired,
+                    completed: true,
+                    renew: true,
+                },
+                "lock `inventory:7` was lost before the work under it had ended, which may have overlapped another holder's: its lease ran \
+                 out; await more often in the body, or allow a longer `lease`",
+            ),
+            (
+                LockError::Hung {
+                    key: key(),
+                    renewals: 30,
+                    held: seconds(310),
+                },
+                "lock `inventory:7` was held for 310.0s (renewed 30 times), which is the limit of its call, so the call counts as hung and \
+                 was cancelled; find what it waits for, or allow more by `max_hold`, or by `max_renewals`, which allows 2/3 of the lease × \
+                 (max_renewals + 1)",
+            ),
+            (
+                LockError::WouldDeadlock { key: key() },
+                "lock `inventory:7` is already held by this call tree, and waiting for it would never end; give the inner function \
+                 `reentrant` to pass through a lock of the same mode, or take the lock once, in the outer function",
+            ),
+            (
+                invalid(KeyProblem::Empty),
+                "`%lock-fence` cannot be a lock key: it is empty; name what is to be locked",
+            ),
+            (
+                invalid(KeyProblem::NoKeys),
+                "a lock of several keys cannot be taken: no key was given; give at least one, or do not lock",
+            ),
+            (
+                invalid(KeyProblem::TooLong(2000)),
+                "`%lock-fence` cannot be a lock key: it has 2000 bytes and at most 1024 are allowed; insert an id or a hash instead of the \
+                 whole value",
+            ),
+            (
+                invalid(KeyProblem::Reserved),
+                "`%lock-fence` cannot be a lock key: keys that start with `%lock-` are kept for the library; choose another name",
+            ),
+            (
+                invalid(KeyProblem::Display),
+                "`%lock-fence` cannot be a lock key: a value's `Display` failed; insert a value that can be written as text",
+            ),
+            (
+                LockError::InvalidLease {
+                    key: key(),
+                    lease: Duration::ZERO,
+                },
+                "lock `inventory:7` cannot have a `lease`, `at_least`, `lock_delay` or `max_hold` of 0ns; give at most 366 days, a `lease` of \
+                 at least 10ms that is longer than the manager's `skew`, and a `max_hold` above zero",
+            ),
+            (
+                request(ModeProblem::TwoModes),
+                "invalid request for lock `inventory:7`: a lock has one mode, and the call gives more than one; leave out all but one",
+            ),
+            (
+                request(ModeProblem::NoPermits),
+                "invalid request for lock `inventory:7`: a semaphore has at least one permit; give one or more",
+            ),
+            (
+                request(ModeProblem::ManyToFence),
+                "invalid request for lock `inventory:7`: a fencing token tells one holder from the next, and under `read` or `semaphore` \
+                 there are several at once; leave the token out, or take an exclusive lock or `write`",
+            ),
+            (
+                request(ModeProblem::NoOwner),
+                "invalid request for lock `inventory:7`: the owner's name is empty; give one that is not",
+            ),
+            (
+                request(ModeProblem::LongOwner),
+                "invalid request for lock `inventory:7`: the owner's name is longer than 1,024 bytes; give a shorter one, such as a hash of \
+                 it",
+            ),
+            (
+                request(ModeProblem::SeveralInAMode),
+                "invalid request for lock `inventory:7`: several keys are locked exclusively; leave the mode out, or lock one key",
+            ),
+            (
+                request(ModeProblem::SeveralFair),
+                "invalid request for lock `inventory:7`: several keys have no common queue; leave `fair` out, or lock one key",
+            ),
+            (
+                LockError::NotConfigured { key: key() },
+                "lock `inventory:7` was asked for before a store was configured; call `lock_runtime::init(\"redis://…\").await` at \
+                 start-up, or name a manager by `manager = …`; in a test, `TestLocks::as_global` is for the calls of its own thread: \
+                 under `multi_thread` give `kit.manager()` to `init_with`",
+            ),
+            (
+                LockError::Closed { key: key() },
+                "lock `inventory:7` was asked for or held while its manager shut down; stop calling locked functions before `shutdown()`",
+            ),
+            (
+                store(StoreError::transient(refused())),
+                "lock `inventory:7`: the store failed: connection refused; check that the store is up and reachable, then try again",
+            ),
+            (
+                store(StoreError::unknown("no answer within 1s")),
+                "lock `inventory:7`: the store failed: no answer within 1s; the outcome is unknown and whatever was taken is being \
+                 released; check the store and the network, then try again",
+            ),
+            (
+                store(StoreError::permanent("unknown command")),
+                "lock `inventory:7`: the store failed: unknown command; correct the store or its configuration",
+            ),
+            (
+                store(StoreError::other_kind()),
+                "lock `inventory:7`: the store failed: the key is held in another kind of mode, exclusive or one that several may hold, or \
+                 holds another program's data; take a key in one kind of mode everywhere, or choose another key or prefix",
+            ),
+        ]
+    }
+
+    /// The same for the errors of a manager: the server or the setting, the cause, and what to do.
+    fn config_texts() -> Vec<(ConfigError, &'static str)> {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        vec![
+            (
+                ConfigError::Url {
+                    url: "localhost".into(),
+                    problem: "it has no scheme; give `redis://host:port`".into(),
+                },
+                "the store's URL `localhost` cannot be used: it has no scheme; give `redis://host:port`",
+            ),
+            (
+                ConfigError::Server {
+                    url: "redis://app:***@cache:6379".into(),
+                    source: StoreError::transient(refused),
+                },
+                "the store at `redis://app:***@cache:6379` cannot be used: connection refused; check that the store is up and reachable, \
+                 then try again",
+            ),
+            (
+                ConfigError::AlreadySet {
+                    first: Some("redis://cache:6379".into()),
+                },
+                "this is the second global lock manager: the first one was made by `init` for `redis://cache:6379`; make it once, at \
+                 start-up, and name any other manager by `manager = …`",
+            ),
+            (
+                ConfigError::AlreadySet { first: None },
+                "this is the second global lock manager: the first one was made by `init_with`; make it once, at start-up, and name any \
+                 other manager by `manager = …`",
+            ),
+            (
+                ConfigError::NotSet,
+                "the global lock manager was asked for before it was made; call `lock_runtime::init(\"redis://…\").await` at start-up, or \
+                 name a manager by `manager = …`; in a test, `TestLocks::as_global` is for the calls of its own thread: under \
+                 `multi_thread` give `kit.manager()` to `init_with`",
+            ),
+            (
+                ConfigError::Settings {
+                    problem: "the lock thread of the manager for `redis://cache:6379` cannot be started: out of threads; let the process \
+                              have one more thread"
+                        .into(),
+                },
+                "the lock thread of the manager for `redis://cache:6379` cannot be started: out of threads; let the process have one more \
+                 thread",
+            ),
+        ]
+    }
+
+    /// Fails to compile when a variant is added, which then needs a row in the table.
+    fn number(error: &LockError) -> usize {
+        match error {
+            LockError::Busy { .. } => 0,
+            LockError::Lost { reason, .. } => match reason {
+                LostReason::Expired => 1,
+                LostReason::Taken => 2,
+                LostReason::Deleted => 3,
+                LostReason::Unreachable => 4,
+                LostReason::Forked => 5,
+            },
+            LockError::Hung { .. } => 6,
+            LockError::WouldDeadlock { .. } => 7,
+            LockError::InvalidKey { problem, .. } => match problem {
+                KeyProblem::Empty => 8,
+                KeyProblem::NoKeys => 9,
+                KeyProblem::TooLong(_) => 10,
+                KeyProblem::Reserved => 11,
+                KeyProblem::Display => 12,
+            },
+            LockError::InvalidLease { .. } => 13,
+            LockError::InvalidMode { .. } => 14,
+            LockError::NotConfigured { .. } => 15,
+            LockError::Closed { .. } => 16,
+            LockError::Store { .. } => 17,
+        }
+    }
+
+    fn config_number(error: &ConfigError) -> usize {
+        match error {
+            ConfigError::Server { .. } => 0,
+            ConfigError::Url { .. } => 1,
+            ConfigError::AlreadySet { .. } => 2,
+            ConfigError::NotSet => 3,
+            ConfigError::Settings { .. } => 4,
+        }
+    }
+
+    /// Every number up to the largest is there.
+    fn assert_complete(numbers: impl Iterator<Item = usize>, count: usize) {
+        let told: std::collections::BTreeSet<_> = numbers.collect();
+        assert!(told.into_iter().eq(0..count), "each variant has its row");
+    }
+
+    /// An error's texts and those of its sources, one by one.
+    fn chain(error: &(dyn Error + 'static)) -> Vec<String> {
+        let errors = std::iter::successors(Some(error), |&error| error.source());
+        errors.map(ToString::to_string).collect()
+    }
+
     #[test]
-    fn every_message_names_the_key_and_what_to_do() {
-        let key = || Box::<str>::from("inventory:7");
-        let errors = [
-            LockError::Busy {
-                key: key(),
-                waited: Duration::from_secs(5),
-                holder: Some(Box::new(Holder::new("x"))),
-                retry_after: Some(Duration::from_secs(3)),
-            },
-            LockError::Lost {
-                key: key(),
-                reason: LostReason::Deleted,
-                completed: false,
-            },
-            LockError::Hung {
-                key: key(),
-                renewals: 30,
-                held: Duration::from_secs(600),
-            },
-            LockError::WouldDeadlock { key: key() },
-            LockError::InvalidKey {
-                key: key(),
-                problem: KeyProblem::Reserved,
-            },
-            LockError::InvalidLease {
-                key: key(),
-                lease: Duration::ZERO,
-            },
-            LockError::InvalidMode {
-                key: key(),
-                problem: "a semaphore has at least one permit; give one or more",
-            },
-            LockError::NotConfigured { key: key() },
-            LockError::Closed { key: key() },
-            LockError::Store {
-                key: key(),
-                source: StoreError::transient("connection refused"),
-            },
-        ];
-        let remedies = [
-            "try again",
-            "look for",
-            "raise",
-            "take it once",
-            "choose",
-            "give one",
-            "give one or more",
-            "call",
-            "stop calling",
-            "check",
-        ];
-        for (error, remedy) in errors.iter().zip(remedies) {
-            let text = error.to_string();
-            assert!(text.contains("inventory:7") && text.contains(remedy), "{text}");
-            assert_eq!(error.key(), "inventory:7");
+    fn every_error_says_what_it_is_about_its_cause_and_what_to_do() {
+        for (error, text) in texts() {
+            assert_eq!(Chain(&error).to_string(), text);
+            assert!(error.to_string().contains(error.key()), "{text}");
+            assert_eq!(text.matches("; ").count().min(1), 1, "what to do is missing: {text}");
+        }
+        for (error, text) in config_texts() {
+            assert_eq!(Chain(&error).to_string(), text);
+            assert_eq!(text.matches("; ").count().min(1), 1, "what to do is missing: {text}");
+        }
+        assert_complete(texts().iter().map(|(error, _)| number(error)), 18);
+        assert_complete(config_texts().iter().map(|(error, _)| config_number(error)), 5);
+    }
+
+    #[test]
+    fn a_chain_says_every_text_once() {
+        let locks = texts().into_iter().map(|(error, _)| chain(&error));
+        let configs = config_texts().into_iter().map(|(error, _)| chain(&error));
+        for chain in locks.chain(configs) {
+            for (at, text) in chain.iter().enumerate() {
+                let others = chain.iter().enumerate().filter(|(other, _)| *other != at);
+                assert!(
+                    others.clone().all(|(_, other)| !other.contains(text.as_str())),
+                    "{chain:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_sources_of_a_stores_error_follow_it() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("the middle")]
+        struct Middle(#[source] std::fmt::Error);
+
+        let told = chain(&store(StoreError::permanent(Middle(std::fmt::Error)).advise("advice")));
+        let deepest = std::fmt::Error.to_string();
+        assert_eq!(
+            told,
+            ["lock `inventory:7`: the store failed", "the middle; advice", &deepest]
+        );
+    }
+
+    #[test]
+    fn another_call_is_worth_its_while_where_the_cause_passes_by_itself() {
+        let second = Some(Duration::from_secs(1));
+        for (error, _) in texts() {
+            let (retryable, after) = match &error {
+                LockError::Busy { retry_after, .. } => (true, *retry_after),
+                LockError::Lost { reason, .. } => (*reason != LostReason::Forked, None),
+                LockError::Store { source, .. } if source.is_permanent() => (false, None),
+                LockError::Store { .. } => (true, second),
+                _ => (false, None),
+            };
+            assert_eq!(
+                (error.is_retryable(), error.retry_after()),
+                (retryable, after),
+                "{error}"
+            );
+        }
+        for (error, _) in config_texts() {
+            assert_eq!(error.is_retryable(), error.store_error().is_some(), "{error}");
         }
     }
 

@@ -1,27 +1,40 @@
-//! From template values to the key in the store, so that different values never make the same key.
+//! Builds keys from templates and values, so that two different argument lists never produce the
+//! same key.
 
 use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
-use crate::error::LockError;
+/// A key that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyError {
+    /// The key, shortened if it is long.
+    key: Box<str>,
+    problem: KeyProblem,
+}
 
-/// The longest key, in bytes, without the manager's prefix.
-pub const MAX_KEY: usize = 1024;
+impl KeyError {
+    pub(crate) fn into_parts(self) -> (Box<str>, KeyProblem) {
+        (self.key, self.problem)
+    }
+}
 
-/// Keys that start so are the library's own (the fencing counter and the start-up probe). An inserted value
-/// cannot start so, since `%` is encoded in values.
+/// The maximum length of a key in bytes, without the manager's prefix.
+pub const MAX_KEY_LEN: usize = 1024;
+
+/// The start of the library's own keys, such as the fencing counter. An inserted value cannot start
+/// with it, since `%` is encoded in values.
 pub(crate) const RESERVED: &str = "%lock-";
 
-/// Whether `c` is percent-encoded in an inserted value.
+/// Returns `true` if `c` is percent-encoded in an inserted value.
 ///
-/// The characters that separate and group the parts of a key must come from the template alone: then nobody can
-/// forge a separator or a Redis Cluster hash tag through an argument, and the key can be read back into its
-/// values.
-pub(crate) fn is_encoded(c: char) -> bool {
+/// The characters that separate and group the parts of a key come from the template alone, so an
+/// argument cannot forge a separator or a Redis Cluster hash tag, and the key can be read back into
+/// its values.
+fn is_encoded(c: char) -> bool {
     matches!(c, '%' | ':' | '{' | '}' | '<' | '>') || c.is_whitespace() || c.is_control()
 }
 
-/// Writes text through percent-encoding into a string.
+/// Percent-encodes the text written to it, into a string.
 struct Encoder<'a>(&'a mut String);
 
 impl Write for Encoder<'_> {
@@ -41,7 +54,7 @@ impl Write for Encoder<'_> {
     }
 }
 
-/// `text`, percent-encoded as an inserted value is.
+/// Returns `text`, percent-encoded as an inserted value is.
 pub(crate) fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     // Writing into a string does not fail.
@@ -49,43 +62,37 @@ pub(crate) fn encoded(text: &str) -> String {
     encoded
 }
 
-/// What is wrong with a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The problem with a key that cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyProblem {
-    /// It has no characters.
+    /// The key is empty.
+    #[error("it is empty; name what is to be locked")]
     Empty,
-    /// It has more than 1,024 bytes; the number it has.
+    /// A lock of several keys was asked for, with an empty list.
+    #[error("no key was given; give at least one, or do not lock")]
+    NoKeys,
+    /// The key is longer than 1,024 bytes. Contains its length in bytes.
+    #[error(
+        "it has {0} bytes and at most {MAX_KEY_LEN} are allowed; insert an id or a hash instead of the whole value"
+    )]
     TooLong(usize),
-    /// It starts with `%lock-`, which the library keeps for itself.
+    /// The key starts with `%lock-`, which is reserved for the library.
+    #[error("keys that start with `{RESERVED}` are kept for the library; choose another name")]
     Reserved,
-    /// A value's `Display` returned an error.
+    /// The `Display` of an inserted value returned an error.
+    #[error("a value's `Display` failed; insert a value that can be written as text")]
     Display,
 }
 
-impl Display for KeyProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("it is empty; name what is to be locked"),
-            Self::TooLong(length) => {
-                write!(
-                    f,
-                    "it has {length} bytes and at most {MAX_KEY} are allowed; insert an id or a hash instead of the whole value"
-                )
-            }
-            Self::Reserved => write!(
-                f,
-                "keys that start with `{RESERVED}` are kept for the library; choose another name"
-            ),
-            Self::Display => f.write_str("a value's `Display` failed; insert a value that can be written as text"),
-        }
-    }
-}
-
-/// Room for the values and the prefix that are to come: most keys are then built without growing.
+/// Extra capacity for the values and the prefix that follow: most keys are then built without
+/// reallocation.
 const ROOM: usize = 48;
 
 /// Builds one key from the parts of a template.
+///
+/// Built in place: without optimisation, each step by value would take its own place on the stack
+/// below the body.
 #[derive(Debug, Default)]
 pub struct KeyBuilder {
     text: String,
@@ -94,96 +101,105 @@ pub struct KeyBuilder {
 
 impl KeyBuilder {
     /// Appends text of the template as it is.
-    #[must_use]
-    pub fn text(mut self, text: &str) -> Self {
+    pub fn text(&mut self, text: &str) -> &mut Self {
         self.text.reserve(text.len() + ROOM);
         self.text.push_str(text);
         self
     }
 
     /// Appends a value, percent-encoded.
-    #[must_use]
-    pub fn value<T: Display + ?Sized>(mut self, value: &T) -> Self {
+    pub fn value<T: Display + ?Sized>(&mut self, value: &T) -> &mut Self {
         self.failed |= write!(Encoder(&mut self.text), "{value}").is_err();
         self
     }
 
     /// Appends a value as it is.
-    #[must_use]
-    pub fn raw<T: Display + ?Sized>(mut self, value: &T) -> Self {
+    pub fn raw<T: Display + ?Sized>(&mut self, value: &T) -> &mut Self {
         self.failed |= write!(self.text, "{value}").is_err();
         self
     }
 
-    /// The text, and whether it is whole.
-    pub(crate) fn into_text(self) -> (String, bool) {
-        (self.text, !self.failed)
+    /// Takes the text, with `true` if no value's `Display` has failed.
+    pub(crate) fn take_text(&mut self) -> (String, bool) {
+        (std::mem::take(&mut self.text), !self.failed)
     }
 
-    /// Counts as a key of which a value's `Display` has failed.
-    pub(crate) fn fail(&mut self) {
-        self.failed = true;
-    }
-
-    pub(crate) fn finish(self) -> Result<String, LockError> {
-        if self.failed {
-            return Err(invalid(&self.text, KeyProblem::Display));
+    pub(crate) fn finish(&mut self) -> Result<String, KeyError> {
+        let (text, whole) = self.take_text();
+        if !whole {
+            return Err(invalid(&text, KeyProblem::Display));
         }
-        check(self.text)
+        check(text)
     }
 }
 
-/// Checks a key that was given whole.
-pub(crate) fn check(key: String) -> Result<String, LockError> {
+fn check(key: String) -> Result<String, KeyError> {
     let problem = match key.len() {
         0 => KeyProblem::Empty,
-        length if length > MAX_KEY => KeyProblem::TooLong(length),
+        length if length > MAX_KEY_LEN => KeyProblem::TooLong(length),
         _ if key.starts_with(RESERVED) => KeyProblem::Reserved,
         _ => return Ok(key),
     };
     Err(invalid(&key, problem))
 }
 
-/// The keys of one call, without the manager's prefix: sorted, each once.
-#[derive(Clone, Debug)]
+/// The keys of one call, without the manager's prefix: sorted, and without duplicates.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Names {
     pub(crate) first: String,
     pub(crate) others: Box<[String]>,
 }
 
 impl Names {
-    pub(crate) fn one(name: String) -> Self {
-        Self {
-            first: name,
+    /// Checks a key that was given as a whole.
+    pub(crate) fn one(name: String) -> Result<Self, KeyError> {
+        Ok(Self {
+            first: check(name)?,
             others: Box::default(),
-        }
+        })
     }
 
-    pub(crate) fn all(keys: impl Iterator<Item = String>) -> Self {
+    /// Checks the keys of a list, which must not be empty.
+    pub(crate) fn all(keys: impl Iterator<Item = String>) -> Result<Self, KeyError> {
         let mut names: Vec<_> = keys.collect();
         names.sort_unstable();
         names.dedup();
-        let mut names = names.into_iter();
-        Self {
-            // Without any, this one is refused.
-            first: names.next().unwrap_or_default(),
-            others: names.collect(),
-        }
+        let mut names = names.into_iter().map(check);
+        let Some(first) = names.next() else {
+            return Err(invalid("", KeyProblem::NoKeys));
+        };
+        Ok(Self {
+            first: first?,
+            others: names.collect::<Result<_, _>>()?,
+        })
     }
 
-    pub(crate) fn checked(self) -> Result<Self, LockError> {
-        Ok(Self {
-            first: check(self.first)?,
-            others: self.others.into_iter().map(check).collect::<Result<_, _>>()?,
-        })
+    /// Returns the keys as messages show them, separated by commas.
+    pub(crate) fn name(&self) -> Box<str> {
+        let keys = std::iter::once(&self.first).chain(&self.others);
+        keys.map(String::as_str).collect::<Vec<_>>().join(", ").into()
+    }
+
+    /// Returns the error for keys of which a part could not be written.
+    pub(crate) fn unwritten(&self) -> KeyError {
+        invalid(&self.first, KeyProblem::Display)
     }
 }
 
-/// The whole keys of one lock, prefix included: one, or several that are held together.
+/// The whole keys of one lock, prefix included: one key, or several that are held together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys<'a> {
     pub(crate) first: &'a Arc<str>,
     pub(crate) others: &'a [Arc<str>],
+}
+
+impl<'a> From<&'a Arc<str>> for Keys<'a> {
+    fn from(key: &'a Arc<str>) -> Self {
+        Self {
+            first: key,
+            others: &[],
+        }
+    }
 }
 
 impl<'a> Keys<'a> {
@@ -191,7 +207,7 @@ impl<'a> Keys<'a> {
         std::iter::once(self.first).chain(self.others)
     }
 
-    /// What they are called in messages: without the prefix, with commas in between.
+    /// Returns the keys as messages show them: without the prefix, separated by commas.
     pub(crate) fn name(self, prefix: &str) -> Box<str> {
         let mut name = without(prefix, self.first).to_owned();
         for key in self.others {
@@ -202,20 +218,20 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// A key without the manager's prefix.
+/// Returns `key` without the manager's prefix.
 pub(crate) fn without<'a>(prefix: &str, key: &'a str) -> &'a str {
     key.get(prefix.len()..).unwrap_or(key)
 }
 
-fn invalid(key: &str, problem: KeyProblem) -> LockError {
-    // An error message is no place for a megabyte.
+fn invalid(key: &str, problem: KeyProblem) -> KeyError {
+    // Shortened: an error message must not contain a megabyte.
     let shown: String = key.chars().take(64).collect();
     let key = if shown.len() < key.len() {
         format!("{shown}…")
     } else {
         shown
     };
-    LockError::InvalidKey {
+    KeyError {
         key: key.into(),
         problem,
     }
@@ -257,7 +273,7 @@ mod tests {
     #[test]
     fn empty_long_and_reserved_keys_are_refused() {
         let problem = |key: String| match check(key) {
-            Err(LockError::InvalidKey { problem, .. }) => Some(problem),
+            Err(KeyError { problem, .. }) => Some(problem),
             _ => None,
         };
         assert_eq!(problem(String::new()), Some(KeyProblem::Empty));
@@ -277,7 +293,7 @@ mod tests {
         let key = KeyBuilder::default().text("a").value(&Broken).finish();
         assert!(matches!(
             key,
-            Err(LockError::InvalidKey {
+            Err(KeyError {
                 problem: KeyProblem::Display,
                 ..
             })
@@ -285,11 +301,11 @@ mod tests {
     }
 }
 
-#[cfg(test)]
 #[allow(clippy::panic)]
+#[cfg(test)]
 mod injective {
-    //! No two tuples of values make one key, whatever they contain. The attribute sees to it that the text
-    //! between two values has a character that values cannot have.
+    //! No two tuples of values produce the same key, whatever they contain. The attribute ensures
+    //! that the text between two values has a character that values cannot contain.
 
     use std::collections::HashMap;
 
@@ -297,20 +313,21 @@ mod injective {
 
     use super::*;
 
-    /// Text around and between values: one more text than values.
+    /// The text around and between values: one piece more than values.
     #[derive(Clone, Debug)]
     struct Template(Vec<String>);
 
     impl Template {
         fn key(&self, values: &[String]) -> String {
-            let mut builder = KeyBuilder::default().text(&self.0[0]);
+            let mut builder = KeyBuilder::default();
+            builder.text(&self.0[0]);
             for (value, text) in values.iter().zip(&self.0[1..]) {
-                builder = builder.value(value).text(text);
+                builder.value(value).text(text);
             }
             builder.text
         }
 
-        /// Reads the values back: a key that can be read has one reading.
+        /// Reads the values back. A key that can be read back belongs to one tuple of values only.
         fn read(&self, key: &str) -> Option<Vec<String>> {
             let (first, rest) = self.0.split_first()?;
             let (last, between) = rest.split_last()?;
@@ -347,7 +364,7 @@ mod injective {
         String::from_utf8(bytes).ok()
     }
 
-    /// What has a meaning in keys, what looks like it, and what is hard to get right.
+    /// Characters that have a meaning in keys, that look like those, or that are hard to handle.
     const PIECES: [&str; 34] = [
         "",
         ":",
@@ -406,8 +423,8 @@ mod injective {
         })
     }
 
-    /// A template with tuples of values for it, the second of which is often the first with its characters
-    /// moved between values.
+    /// A template with two tuples of values for it. The second is often the first one with its
+    /// characters moved between values.
     fn tuples() -> impl Strategy<Value = (Template, Vec<String>, Vec<String>)> {
         (1..5_usize).prop_flat_map(|count| {
             let values = || prop::collection::vec(text(), count);
@@ -425,7 +442,8 @@ mod injective {
         })
     }
 
-    /// Joins two neighbours with the text between them and splits them elsewhere: the classic way to forge a key.
+    /// Joins two neighbours with the text between them and splits them elsewhere, as an attempt to
+    /// forge a key would.
     fn moved_along(template: &Template, values: &[String], at: prop::sample::Index) -> Vec<String> {
         let mut values = values.to_vec();
         if values.len() > 1 {
@@ -473,13 +491,13 @@ mod injective {
             let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| ends[cut.index(ends.len())]).collect();
             cuts.sort_unstable();
-            let whole = KeyBuilder::default().value(&text).text;
-            prop_assert_eq!(KeyBuilder::default().value(&InPieces(&text, cuts)).text, whole);
+            let whole = KeyBuilder::default().value(&text).take_text();
+            prop_assert_eq!(KeyBuilder::default().value(&InPieces(&text, cuts)).take_text(), whole);
         }
 
         #[test]
         fn a_value_brings_in_no_separator_and_no_hash_tag(value in text()) {
-            let key = KeyBuilder::default().value(&value).text;
+            let (key, _) = KeyBuilder::default().value(&value).take_text();
             prop_assert!(!key.contains(separates), "{:?}", key);
             prop_assert!(!key.starts_with(RESERVED));
         }
@@ -504,7 +522,7 @@ mod injective {
         }
     }
 
-    /// Told apart by the encoder, and refused as keys.
+    /// The encoder keeps these apart, and they are refused as keys.
     #[test]
     fn long_values_are_refused_and_not_shortened() {
         let template = Template(vec!["a:".to_owned(), ":".to_owned(), String::new()]);
@@ -521,7 +539,7 @@ mod injective {
             assert_eq!(template.read(&key).as_deref(), Some(&tuple[..]));
             assert!(tuples[..nth].iter().all(|other| template.key(other) != key));
             let refused = KeyBuilder::default().text("a:").value(&tuple[0]).finish();
-            let Err(LockError::InvalidKey {
+            let Err(KeyError {
                 key,
                 problem: KeyProblem::TooLong(length),
             }) = refused

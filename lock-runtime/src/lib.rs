@@ -1,5 +1,9 @@
-//! Distributed locks for async Rust: one attribute, a watchdog that renews, and a body that is cancelled when
-//! its lock is lost.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+// Only `host` asks the surroundings: see `clippy.toml`. The testing kit and tests may as well.
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
+#![warn(clippy::iter_over_hash_type)]
+//! Distributed locks for async Rust: an attribute that locks a function, a watchdog that renews the
+//! lease, and cancellation of the body when its lock is lost.
 //!
 //! ```
 //! use lock_runtime::{LockError, distributed_lock};
@@ -9,7 +13,7 @@
 //!     Ok(quantity) // at most one caller per item runs this, in all processes
 //! }
 //!
-//! # async fn example() -> Result<(), LockError> {
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! lock_runtime::init("memory://").await?; // in a service: redis://, rediss:// or unix://
 //! reduce_stock(7, 1).await?;
 //! # Ok(())
@@ -17,86 +21,97 @@
 //! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
 //! ```
 //!
-//! - [`distributed_lock`](macro@distributed_lock) is the attribute; its page has the arguments and the key language.
-//! - [`LockManager`] takes locks in a store: Redis or Valkey, or this process's memory for examples and tests.
-//!   [`init`] makes the global one, at start-up.
-//! - [`LockManager::lock`] takes a lock by hand, as a guard or around a future.
-//! - [`current`] is the lock that the calling code runs under.
-//! - [`assert_locked!`] lets a function say that it must run under a lock. The feature `testing` adds a kit for unit tests.
-//! - [`LockError`] is what all of them return.
+//! - [`distributed_lock`](macro@distributed_lock) is the attribute. Its page describes the
+//!   arguments and the syntax of keys.
+//! - [`LockManager`] takes locks in a store: Redis or Valkey, or the memory of this process for
+//!   examples and tests. [`init`] creates the global manager at start-up.
+//! - [`LockManager::lock`] takes a lock without the attribute, as a guard or around a future.
+//! - [`current`] returns the lock that the calling code runs under.
+//! - [`assert_locked!`] asserts that a function runs under a lock. The feature `testing` adds a kit
+//!   for unit tests.
+//! - [`LockError`] is the error type of all of them. [`ConfigError`] describes a manager that is
+//!   not set up correctly.
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `tls` | `rediss://` and `valkeys://`, by rustls |
+//! | `axum` | `IntoResponse` for [`LockError`]: 423 with `Retry-After`, 409, 503, 400 or 500 |
+//! | `legacy-setnx` | `LockManagerBuilder::legacy_setnx`: locks shared with services that use the pattern from before Redis 2.6.12 |
+//! | `custom-store` | the module `store` and `LockManagerBuilder::store`: for authors of stores, and for managers that share a store |
+//! | `testing` | the module `testing`: locks for unit tests that another host holds, that are lost, or whose store is out of reach. For `[dev-dependencies]` |
+//!
+//! None is on by default.
 //!
 //! # What is guaranteed
 //!
-//! A lock is valid until the instant before its last acquiring or renewing command was sent, plus its lease,
-//! less 1 % and 2 ms for clock drift, less the manager's [`skew`](LockManagerBuilder::skew). The body's task
-//! looks at the clock before every poll, so no other holder can be granted the lock while a body that yields is
-//! still running, whatever the network does. The clock counts the time that the host is suspended.
+//! A lock is valid for its lease, counted from just before the last successful acquire or renewal
+//! was sent, minus 1 % and 2 ms for clock drift, and minus the manager's
+//! [`skew`](LockManagerBuilder::skew). No poll of the body begins after that deadline, so no other
+//! holder can be granted the lock while a body that yields is still running, whatever the network
+//! does. The default clock, [`BootClock`], includes the time for which the host is suspended.
 //!
-//! # What is not
+//! # What is not guaranteed
 //!
-//! - A body that keeps its thread beyond the deadline cannot be stopped; [`Stats::overruns`] counts it. Neither
-//!   can requests that are already on their way, and tasks that the body has spawned. Where that must do no
-//!   harm, let the store of record check the [fencing token](HeldLock::fence).
-//! - A server that loses its data grants the lock again. The first holder is cancelled as soon as it is
-//!   noticed: within a round trip or two where the server
-//!   can report changed keys (any Redis from 6.0), and by the next renewal elsewhere.
+//! - A body that blocks its thread beyond the deadline cannot be stopped; [`Stats::overruns`]
+//!   counts such polls. Requests that are already in flight, and tasks spawned by `tokio::spawn`
+//!   (see [`HeldLock::spawn`]), cannot be stopped either. Where an overlap does harm, let the
+//!   database check the [fencing token](HeldLock::fencing_token).
+//! - A server that loses its data grants the lock again. The first holder is cancelled as soon as
+//!   the loss is noticed: within a round trip or two where the server can report changed keys
+//!   (every supported server, unless the user may not run `CLIENT TRACKING`), and at the next
+//!   renewal elsewhere.
 //! - A server whose clock jumps ahead ends leases early.
 
-#[doc(hidden)]
-#[path = "attribute.rs"]
-pub mod __private;
 mod acquire;
-mod all;
-mod assert;
+mod attribute;
 #[cfg(feature = "axum")]
 mod axum;
-mod backoff;
-mod builder;
-mod clock;
-mod coalesce;
-mod contend;
-mod context;
-mod engine;
+mod diagnostics;
 mod error;
-mod global;
-mod guard;
-mod held;
-mod holder;
-mod inspect;
+mod hold;
+#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
+mod host;
 mod key;
-mod line;
 mod manager;
-mod order;
-mod outcome;
-mod releaser;
-mod request;
-mod run;
 mod stats;
+#[cfg(feature = "custom-store")]
 pub mod store;
+#[cfg(not(feature = "custom-store"))]
+mod store;
 #[cfg(feature = "testing")]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod testing;
-mod watchdog;
 
-pub use acquire::{MAX_LEASE, MIN_LEASE};
-pub use backoff::Backoff;
-pub use builder::LockManagerBuilder;
-pub use clock::{BootClock, Clock, Moment, TokioClock};
-pub use context::{HeldLock, current};
-pub use error::{LockError, LostReason};
-pub use global::{global, init, init_with};
-pub use guard::LockGuard;
-pub use held::OnLost;
-pub use holder::Holder;
-pub use inspect::{Holding, LockInfo};
-pub use key::{KeyProblem, MAX_KEY};
-pub use line::Handover;
+pub use error::{ConfigError, LockError, LostReason};
+pub use hold::call_tree::{HeldLock, current};
+pub use hold::guard::LockGuard;
+pub use hold::{HandoverLimits, OnLost};
+#[cfg(lock_simulation)]
+#[doc(hidden)]
+pub use host::world;
+pub use host::{Backoff, BootClock, Clock, Moment, TokioClock};
+pub use key::{KeyProblem, MAX_KEY_LEN};
 pub use lock_macros::distributed_lock;
-pub use manager::LockManager;
-pub use request::LockRequest;
+pub use manager::global::{global, init, init_with};
+pub use manager::{LockManager, LockManagerBuilder, LockRequest};
 pub use stats::Stats;
-pub use store::Mode;
+pub use store::holder::Holder;
+pub use store::info::{HolderInfo, LockInfo};
+pub use store::limits::{MAX_LEASE, MIN_LEASE};
+#[cfg(lock_simulation)]
+#[doc(hidden)]
+pub use store::redis::script_texts;
+pub use store::{Effect, FencingToken, LockMode, StoreError};
 
-/// README's examples compile and run.
+/// Functions for the code that the attribute generates. Not a public interface.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::attribute::*;
+}
+
+/// The examples in README.md, compiled and run as doc tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,38 +1,44 @@
-//! Counters of what a manager's locks went through.
+//! Counters of a manager's locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::error::EndCause;
 use crate::error::LostReason;
-use crate::held::Fate;
 
-/// What a manager's locks have gone through since it was made. See [`LockManager::stats`](crate::LockManager::stats).
+/// A snapshot of a manager's counters since its creation. See
+/// [`LockManager::stats`](crate::LockManager::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Locks taken.
+    /// The number of locks acquired.
     pub acquired: u64,
-    /// Those of them that came from another call of this process, without a trip to the store.
+    /// The number of acquired locks that another call of this process handed over, without a round
+    /// trip to the store.
     pub passed: u64,
-    /// Calls that got the result of another call of this process instead of a lock, under `on_busy = coalesce`.
+    /// The number of calls that received a clone of another call's result instead of a lock, under
+    /// `coalesce`.
     pub coalesced: u64,
-    /// Calls that ended with [`LockError::Busy`](crate::LockError::Busy).
+    /// The number of calls that ended with [`LockError::Busy`](crate::LockError::Busy).
     pub busy: u64,
-    /// Renewals confirmed by the store.
+    /// The number of renewals that the store confirmed.
     pub renewals: u64,
-    /// Locks lost because the lease ran out.
+    /// The number of locks lost because the lease ran out.
     pub lost_expired: u64,
-    /// Locks lost because another holder's value was found under the key.
+    /// The number of locks lost because the key held another holder's value.
     pub lost_taken: u64,
-    /// Locks lost because the key was gone.
+    /// The number of locks lost because the key was gone.
     pub lost_deleted: u64,
-    /// Locks lost because the store could not be reached.
+    /// The number of locks lost because the store could not be reached.
     pub lost_unreachable: u64,
-    /// Releases that were not waited for and failed, or found the lock lost.
+    /// The number of [pipelined](crate::LockRequest::pipelined) releases that failed, or found the
+    /// lock lost.
     pub unconfirmed: u64,
-    /// Calls cancelled after `max_renewals`.
+    /// The number of calls cancelled after `max_renewals`, or `max_hold`.
     pub hung: u64,
-    /// Polls of a body that began in time and ended after the deadline. Nobody can stop such a poll: it is the
-    /// one way in which a body that does not yield can overlap the next holder, and the reason for fencing.
+    /// The number of polls of a body that began before the deadline and ended after it. A poll
+    /// cannot be stopped midway, so a body that blocks its thread beyond the deadline can overlap
+    /// the next holder. A [fencing token](crate::HeldLock::fencing_token) protects data against
+    /// that.
     pub overruns: u64,
 }
 
@@ -52,49 +58,43 @@ pub(crate) struct Counters {
     overruns: AtomicU64,
 }
 
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+/// An event that a counter counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    Acquired,
+    /// A lock passed on inside the process.
+    Passed,
+    /// A call received the result of another one.
+    Coalesced,
+    Busy,
+    Renewed,
+    /// A release that no call waited for failed.
+    Unconfirmed,
+    /// A poll of a body ended after the deadline.
+    Overrun,
+    /// A lock ended before its guard.
+    Ended(EndCause),
 }
 
 impl Counters {
-    pub(crate) fn count_acquired(&self) {
-        count(&self.acquired);
-    }
-
-    pub(crate) fn count_passed(&self) {
-        count(&self.passed);
-    }
-
-    pub(crate) fn count_coalesced(&self) {
-        count(&self.coalesced);
-    }
-
-    pub(crate) fn count_busy(&self) {
-        count(&self.busy);
-    }
-
-    pub(crate) fn count_renewal(&self) {
-        count(&self.renewals);
-    }
-
-    pub(crate) fn count_unconfirmed(&self) {
-        count(&self.unconfirmed);
-    }
-
-    pub(crate) fn count_overrun(&self) {
-        count(&self.overruns);
-    }
-
-    pub(crate) fn count_fate(&self, fate: Fate) {
-        match fate {
-            Fate::Lost(LostReason::Expired) => count(&self.lost_expired),
-            Fate::Lost(LostReason::Taken) => count(&self.lost_taken),
-            Fate::Lost(LostReason::Deleted) => count(&self.lost_deleted),
-            Fate::Lost(LostReason::Unreachable) => count(&self.lost_unreachable),
-            Fate::Hung => count(&self.hung),
-            // The lock is the parent's, and a shutdown is no accident.
-            Fate::Lost(LostReason::Forked) | Fate::Closed => {}
-        }
+    pub(crate) fn count(&self, event: Event) {
+        let counter = match event {
+            Event::Acquired => &self.acquired,
+            Event::Passed => &self.passed,
+            Event::Coalesced => &self.coalesced,
+            Event::Busy => &self.busy,
+            Event::Renewed => &self.renewals,
+            Event::Unconfirmed => &self.unconfirmed,
+            Event::Overrun => &self.overruns,
+            Event::Ended(EndCause::Lost(LostReason::Expired)) => &self.lost_expired,
+            Event::Ended(EndCause::Lost(LostReason::Taken)) => &self.lost_taken,
+            Event::Ended(EndCause::Lost(LostReason::Deleted)) => &self.lost_deleted,
+            Event::Ended(EndCause::Lost(LostReason::Unreachable)) => &self.lost_unreachable,
+            Event::Ended(EndCause::Hung) => &self.hung,
+            // A forked child's lock belongs to its parent, and a shutdown is not a failure.
+            Event::Ended(EndCause::Lost(LostReason::Forked) | EndCause::Closed) => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn read(&self) -> Stats {

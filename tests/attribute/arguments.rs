@@ -129,6 +129,48 @@ async fn a_body_is_cancelled_or_told_when_its_fixed_lease_ends() {
     );
 }
 
+#[distributed_lock(key = "<key>", lease = 15, max_hold = "10m", manager = locks)]
+async fn limited(locks: &LockManager, key: &str) -> Shop<()> {
+    std::future::pending().await
+}
+
+#[distributed_lock(key = "<key>", lease = 15, manager = locks)]
+async fn limited_by_default(locks: &LockManager, key: &str) -> Shop<()> {
+    std::future::pending().await
+}
+
+#[distributed_lock(key = "<key>", lease = 30, max_hold = Duration::from_secs(5), on_lost = signal, manager = locks)]
+async fn limited_to_less_than_its_lease(locks: &LockManager, key: &str) -> Shop<()> {
+    std::future::pending().await
+}
+
+/// The limits that README gives, and another one after a lock that has passed on inside the process.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_runs_beyond_its_limit_counts_as_hung_at_that_time() {
+    let locks = service().locks;
+    for next in [false, true] {
+        let key = format!("limited {next}");
+        let held_for = async |hung: Shop<()>| match hung {
+            Err(ShopError::Lock(LockError::Hung { held, .. })) => held.as_secs(),
+            other => panic!("{other:?}"),
+        };
+        let before = next.then(|| locks.lock(&key).lease(Duration::from_secs(15)));
+        let before = match before {
+            Some(request) => Some(request.acquire().await.unwrap()),
+            None => None,
+        };
+        let waiting = tokio::spawn({
+            let (locks, key) = (locks.clone(), key.clone());
+            async move { limited(&locks, &key).await }
+        });
+        tokio::task::yield_now().await;
+        drop(before);
+        assert_eq!(held_for(waiting.await.unwrap()).await, 600);
+        assert_eq!(held_for(limited_by_default(&locks, &key).await).await, 310);
+        assert_eq!(held_for(limited_to_less_than_its_lease(&locks, &key).await).await, 5);
+    }
+}
+
 #[distributed_lock(key = "at least", at_least = 3600)]
 async fn at_least() -> Shop<()> {
     Ok(())
@@ -143,12 +185,12 @@ async fn the_lock_stays_taken_for_at_least_the_given_time() {
 
 #[distributed_lock(key = "fenced", fencing)]
 async fn fenced() -> Shop<u64> {
-    Ok(lock_runtime::current().expect("locked").fence().await?)
+    Ok(lock_runtime::current().expect("locked").fencing_token().await?.get())
 }
 
 #[distributed_lock(key = "fenced", fencing = true)]
 async fn fenced_in_words() -> Shop<u64> {
-    Ok(lock_runtime::current().expect("locked").fence().await?)
+    Ok(lock_runtime::current().expect("locked").fencing_token().await?.get())
 }
 
 #[tokio::test]
@@ -203,17 +245,17 @@ async fn fair_calls_that_wait_run_one_at_a_time() {
     assert_eq!(bodies.into_inner(), 3);
 }
 
-#[distributed_lock(release = "pipelined", lease = 3600, key = "pipelined")]
+#[distributed_lock(release = pipelined, lease = 3600, key = "pipelined")]
 async fn pipelined() -> Shop<String> {
     Ok(locked_key().await)
 }
 
-#[distributed_lock(key = "pipelined", lease = 3600, release = "confirmed")]
+#[distributed_lock(key = "pipelined", lease = 3600, release = confirmed)]
 async fn confirmed() -> Shop<String> {
     Ok(locked_key().await)
 }
 
-#[distributed_lock(fair, release = "pipelined", fencing, lease = 3600, key = "pipelined")]
+#[distributed_lock(fair, release = pipelined, fencing, lease = 3600, key = "pipelined")]
 async fn fair_and_pipelined() -> Shop<String> {
     Ok(locked_key().await)
 }

@@ -1,4 +1,4 @@
-//! `on_busy = coalesce`: calls that come while another one is under way get a copy of its result.
+//! `coalesce`: calls that arrive while another one is under way get a clone of its result.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -84,7 +84,7 @@ impl Drop for Argument {
     }
 }
 
-#[distributed_lock(key = "report:<id>", wait = wait, on_busy = coalesce, manager = stage.locks)]
+#[distributed_lock(key = "report:<id>", wait = wait, coalesce, manager = stage.locks)]
 async fn report(stage: &Stage, id: u64, wait: Duration, _argument: Argument) -> Report {
     Ok(stage.run().await)
 }
@@ -210,7 +210,7 @@ async fn one_that_has_left_does_not_take_the_lead_along() {
     assert_eq!(third.await.unwrap(), 2);
 }
 
-#[distributed_lock(key = "panics", on_busy = coalesce, manager = stage.locks)]
+#[distributed_lock(key = "panics", coalesce, manager = stage.locks)]
 async fn panics_once(stage: &Stage) -> Report {
     let run = stage.run().await;
     assert!(run > 1, "on purpose");
@@ -302,7 +302,7 @@ async fn the_wait_runs_on_the_hosts_clock_too() {
     );
 }
 
-#[distributed_lock(key = "fails", on_busy = coalesce, manager = stage.locks)]
+#[distributed_lock(key = "fails", coalesce, manager = stage.locks)]
 async fn fails(stage: &Stage) -> Report {
     stage.run().await;
     Err(ReportError::Empty)
@@ -321,12 +321,12 @@ async fn an_error_of_the_body_is_a_result_as_any() {
     assert_eq!(stage.runs(), 1);
 }
 
-#[distributed_lock(key = "loses", lease = "1s", renew = false, on_busy = coalesce, on_lost = cancel, manager = stage.locks)]
+#[distributed_lock(key = "loses", lease = "1s", renew = false, coalesce, on_lost = cancel, manager = stage.locks)]
 async fn loses(stage: &Stage) -> Report {
     Ok(stage.run().await)
 }
 
-#[distributed_lock(key = "told", lease = "1s", renew = false, on_busy = coalesce, on_lost = signal, manager = stage.locks)]
+#[distributed_lock(key = "told", lease = "1s", renew = false, coalesce, on_lost = signal, manager = stage.locks)]
 async fn told(stage: &Stage) -> Report {
     let run = stage.runs.fetch_add(1, Ordering::Relaxed) + 1;
     if run == 1 {
@@ -363,7 +363,7 @@ async fn what_a_call_returns_whose_lock_was_lost_is_nobody_elses() {
     assert_eq!((leader.unwrap(), follower.unwrap()), (1, 2));
 }
 
-#[distributed_lock(key = "nested:<id>", on_busy = coalesce, manager = stage.locks)]
+#[distributed_lock(key = "nested:<id>", coalesce, manager = stage.locks)]
 async fn nested(stage: &Stage, id: u32, inner: bool) -> Report {
     if inner {
         return Box::pin(nested(stage, id, false)).await;
@@ -371,12 +371,12 @@ async fn nested(stage: &Stage, id: u32, inner: bool) -> Report {
     Ok(id)
 }
 
-#[distributed_lock(key = "nested:<id>", reentrant, on_busy = coalesce, manager = stage.locks)]
+#[distributed_lock(key = "nested:<id>", reentrant, coalesce, manager = stage.locks)]
 async fn nested_reentrant(stage: &Stage, id: u32, depth: u32) -> Report {
     if depth > 0 {
         return Box::pin(nested_reentrant(stage, id, depth - 1)).await;
     }
-    Ok(lock_runtime::current().expect("locked").holds())
+    Ok(lock_runtime::current().expect("locked").hold_count())
 }
 
 #[tokio::test]
@@ -410,12 +410,12 @@ async fn those_who_wait_are_told_of_a_shutdown_and_the_leader_ends() {
     assert_eq!(leader.unwrap(), 1);
 }
 
-#[distributed_lock(key = "apart", on_busy = coalesce, manager = stage.locks, fair)]
+#[distributed_lock(key = "apart", coalesce, manager = stage.locks, fair)]
 async fn generic<T>(stage: &Stage, _: PhantomData<fn(T)>) -> Report {
     Ok(stage.run().await)
 }
 
-#[distributed_lock(key = "apart", on_busy = coalesce, manager = stage.locks, fair)]
+#[distributed_lock(key = "apart", coalesce, manager = stage.locks, fair)]
 async fn another(stage: &Stage) -> Report {
     Ok(stage.run().await)
 }
@@ -426,7 +426,7 @@ struct Two<'a>(&'a Stage);
 trait Counts {
     fn stage(&self) -> &Stage;
 
-    #[distributed_lock(key = "apart", on_busy = coalesce, manager = self.stage().locks, fair)]
+    #[distributed_lock(key = "apart", coalesce, manager = self.stage().locks, fair)]
     async fn provided(&self) -> Report {
         Ok(self.stage().run().await)
     }
@@ -475,7 +475,7 @@ async fn calls_that_are_not_the_same_function_with_the_same_key_run_themselves()
     assert_eq!(leader.await.unwrap(), 6);
 }
 
-#[distributed_lock(key = "small", on_busy = coalesce, manager = stage.locks)]
+#[distributed_lock(key = "small", coalesce, manager = stage.locks)]
 async fn small(stage: &Stage) -> Report {
     // What may go to another thread, and not be seen by two.
     let seen = Cell::new(1);
@@ -502,6 +502,26 @@ async fn a_coalescing_call_is_small_and_its_body_need_not_be_sync() {
     assert_eq!(task.await.unwrap().unwrap(), 1);
 }
 
+#[distributed_lock(key = "optional", coalesce, on_busy = skip, wait = wait, manager = stage.locks)]
+async fn optional(stage: &Stage, wait: Duration) -> Option<u32> {
+    Some(stage.run().await)
+}
+
+#[tokio::test]
+async fn a_coalescing_call_can_be_skipped() {
+    let stage = Stage::new();
+    let leader = {
+        let stage = stage.clone();
+        tokio::spawn(async move { optional(&stage, LONG).await })
+    };
+    stage.began.notified().await;
+    // It waits for the result in vain.
+    assert_eq!(optional(&stage, Duration::ZERO).await, None);
+    stage.end.add_permits(1);
+    let (first, second) = tokio::join!(leader, optional(&stage, LONG));
+    assert_eq!((first.unwrap(), second), (Some(1), Some(1)));
+}
+
 /// How many bodies are running, and how many have ended.
 #[derive(Debug, Default)]
 struct Bodies {
@@ -509,7 +529,7 @@ struct Bodies {
     ended: AtomicU32,
 }
 
-#[distributed_lock(key = "storm", on_busy = coalesce)]
+#[distributed_lock(key = "storm", coalesce)]
 async fn storm(bodies: &Bodies) -> Result<u32, LockError> {
     assert_eq!(
         bodies.running.fetch_add(1, Ordering::SeqCst),
@@ -562,4 +582,42 @@ async fn nobody_is_left_behind_whoever_leaves_whenever() {
         returned += task.expect("nobody waits for ever").unwrap();
     }
     assert!(returned >= 8 * 500, "{returned}");
+}
+
+/// Writes two functions of one name in one place: that of its call.
+macro_rules! twins {
+    ($stage:expr) => {
+        (
+            {
+                #[distributed_lock(key = "twins", coalesce, manager = stage.locks)]
+                async fn twin(stage: Arc<Stage>) -> Report {
+                    stage.began.notify_one();
+                    drop(stage.end.acquire().await.unwrap());
+                    Ok(1)
+                }
+                twin(Arc::clone($stage))
+            },
+            {
+                #[distributed_lock(key = "twins", coalesce, manager = stage.locks)]
+                async fn twin(stage: Arc<Stage>) -> Report {
+                    let _ = stage;
+                    Ok(2)
+                }
+                twin(Arc::clone($stage))
+            },
+        )
+    };
+}
+
+#[tokio::test]
+async fn functions_that_one_macro_writes_share_no_result() {
+    let stage = Stage::new();
+    let (first, second) = twins!(&stage);
+    let end = async {
+        stage.began.notified().await;
+        stage.end.add_permits(1);
+    };
+    let (first, second, ()) = tokio::join!(first, second, end);
+    let results = (first.unwrap(), second.unwrap());
+    assert_eq!(results, (1, 2), "each returns its own result");
 }

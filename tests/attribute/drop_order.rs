@@ -1,11 +1,11 @@
-//! Every argument ends before the lock does, in the order of a plain function.
+//! Every argument is dropped before the lock is released, in the order of a plain function.
 
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, LockStore, ReleaseRequest, RenewRequest, StoreFuture, Verdict,
+    AcquireRequest, Attempt, Fence, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
 };
 use lock_runtime::{LockManager, distributed_lock};
 
@@ -77,11 +77,11 @@ impl LockStore for Recording {
         self.inner.acquire(request)
     }
 
-    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>> {
+    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
         self.inner.renew(requests)
     }
 
-    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict> {
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
         self.log.add("release");
         self.inner.release(request)
     }
@@ -91,7 +91,7 @@ impl LockStore for Recording {
     }
 
     // At once, so that a lock that is dropped too early is released too early.
-    fn release_now(&self, request: &ReleaseRequest<'_>) -> Option<Verdict> {
+    fn release_now(&self, request: &ReleaseRequest<'_>) -> Option<Ownership> {
         self.log.add("release");
         self.inner.release_now(request)
     }

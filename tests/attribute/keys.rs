@@ -1,4 +1,4 @@
-//! What a key template can insert, and what becomes of it.
+//! The values that a key template can insert, and the keys that result.
 
 use lock_runtime::{LockError, distributed_lock};
 

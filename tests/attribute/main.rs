@@ -10,9 +10,11 @@
 
 mod arguments;
 mod coalesce;
+mod compensation;
 mod drop_order;
 mod future_size;
 mod keys;
+mod lists;
 mod modes;
 mod other_macros;
 mod parameters;

@@ -1,10 +1,10 @@
-//! The lock family in the attribute: `mode`, `owner`, `reentrant`, `keys` and `lock_delay`.
+//! The modes in the attribute: `mode`, `owner`, `reentrant`, `keys` and `lock_delay`.
 
 use std::fmt;
 use std::pin::pin;
 use std::time::Duration;
 
-use lock_runtime::{KeyProblem, LockError, LockManager, Mode, distributed_lock};
+use lock_runtime::{KeyProblem, LockError, LockManager, LockMode, distributed_lock};
 use tokio::sync::Barrier;
 
 use crate::witness::{Shop, ShopError, is_taken, released, start};
@@ -30,7 +30,7 @@ async fn meet(all: &Barrier) {
 /// Who holds the lock, and how many calls of this tree do.
 fn holds() -> (String, u32) {
     let lock = lock_runtime::current().expect("locked");
-    (lock.mode().to_string(), lock.holds())
+    (lock.mode().to_string(), lock.hold_count())
 }
 
 #[distributed_lock(key = "reentrant", reentrant, wait = 0)]
@@ -77,7 +77,7 @@ async fn read(locks: &LockManager, id: u32, both: &Barrier) -> Shop<(String, u32
 
 #[distributed_lock(key = "page:<id>", mode = write, wait = 0, fencing, manager = locks)]
 async fn write(locks: &LockManager, id: u32) -> Shop<String> {
-    lock_runtime::current().expect("locked").fence().await?;
+    lock_runtime::current().expect("locked").fencing_token().await?;
     Ok(holds().0)
 }
 
@@ -167,7 +167,7 @@ async fn a_semaphore_without_permits_is_refused_at_run_time_too() {
 }
 
 #[distributed_lock(key = "order:<order>", owner = "flow:<flow>", wait = 0, manager = locks)]
-async fn step<F: fmt::Display>(locks: &LockManager, order: u32, flow: F, all: &Barrier) -> Shop<Mode> {
+async fn step<F: fmt::Display>(locks: &LockManager, order: u32, flow: F, all: &Barrier) -> Shop<LockMode> {
     meet(all).await;
     let mode = lock_runtime::current().expect("locked").mode().clone();
     Ok(mode)
@@ -179,8 +179,8 @@ async fn holders_of_one_owner_share_the_lock_and_others_wait() {
     let both = Barrier::new(2);
     // Every call is a call tree of its own here.
     let (first, second) = tokio::join!(step(&locks, 1, "a:b", &both), step(&locks, 1, "a:b", &both));
-    assert_eq!(first.unwrap(), Mode::owner("flow:a%3Ab"));
-    assert_eq!(second.unwrap(), Mode::owner("flow:a%3Ab"));
+    assert_eq!(first.unwrap(), LockMode::owner("flow:a%3Ab"));
+    assert_eq!(second.unwrap(), LockMode::owner("flow:a%3Ab"));
 
     let both = Barrier::new(2);
     let mut first = pin!(step(&locks, 1, "a", &both));

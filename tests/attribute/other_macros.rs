@@ -1,10 +1,13 @@
-//! Beside other attributes, on either side.
+//! The attribute together with other attributes, on either side.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::post;
 use lock_runtime::{LockError, distributed_lock};
+use rstest::{fixture, rstest};
 use tracing::instrument;
 
 use crate::witness::{Shop, locked_key, start};
@@ -112,4 +115,57 @@ async fn axum_handlers_keep_their_signature() {
 async fn a_test_can_be_locked_itself() -> Result<(), LockError> {
     assert_eq!(locked_key().await, "a test");
     Ok(())
+}
+
+#[fixture]
+async fn place() -> String {
+    "shelf".to_owned()
+}
+
+#[distributed_lock(key = "case:<item>:<count>:<place>", manager = start().await)]
+#[rstest]
+#[case::first(Pair(7, 0), 1, "case:7:1:shelf")]
+#[case::second(Pair(8, 0), 2, "case:8:2:shelf")]
+#[tokio::test]
+async fn a_test_is_locked_by_the_values_of_its_case(
+    #[case] Pair(item, _): Pair,
+    #[case] mut count: u32,
+    #[case] key: &str,
+    #[future(awt)] place: String,
+) -> Result<(), LockError> {
+    assert_eq!(locked_key().await, key);
+    count += item;
+    assert_eq!(count % 2, 0, "at {place}");
+    Ok(())
+}
+
+/// Whether spans of the two orders began under the lock: above, below.
+static UNDER_LOCK: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+
+fn note(order: usize) -> bool {
+    let locked = lock_runtime::current().is_some();
+    UNDER_LOCK[order].store(locked, Ordering::Relaxed);
+    locked
+}
+
+#[instrument(fields(locked = note(0)))]
+#[distributed_lock(key = "attribute above")]
+async fn attribute_above() -> Shop<()> {
+    Ok(())
+}
+
+#[distributed_lock(key = "attribute below")]
+#[instrument(fields(locked = note(1)))]
+async fn attribute_below() -> Shop<()> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_attribute_above_runs_inside_the_lock_and_one_below_outside() {
+    start().await;
+    let _log = tracing::subscriber::set_default(tracing_subscriber::registry());
+    attribute_above().await.unwrap();
+    attribute_below().await.unwrap();
+    let [above, below] = [0, 1].map(|order: usize| UNDER_LOCK[order].load(Ordering::Relaxed));
+    assert_eq!((above, below), (true, false));
 }

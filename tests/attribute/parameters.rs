@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::marker::PhantomPinned;
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use lock_runtime::distributed_lock;
 use tokio::task::LocalSet;
@@ -84,6 +85,35 @@ async fn mutable(mut count: u32, (mut left, right): (String, u32)) -> Shop<(Stri
     Ok((locked_key().await, count, left))
 }
 
+#[distributed_lock(key = "ref mut:<name>")]
+async fn mutable_reference(Named(ref mut name): Named) -> Shop<String> {
+    name.push('!');
+    Ok(format!("{} {name}", locked_key().await))
+}
+
+#[distributed_lock(key = "permits:<permits>", mode = semaphore(permits))]
+async fn permits_of_a_pattern((permits, _): (u32, u32)) -> Shop<u32> {
+    Ok(permits)
+}
+
+#[distributed_lock(
+    key = "spans",
+    lease = lease,
+    wait = wait,
+    at_least = at_least,
+    lock_delay = lock_delay,
+    max_hold = max_hold
+)]
+async fn spans_of_a_pattern([lease, wait, at_least, lock_delay, max_hold]: [Duration; 5]) -> Shop<Duration> {
+    Ok(lease + wait + at_least + lock_delay + max_hold)
+}
+
+#[distributed_lock(key = "{braces}:<id>")]
+async fn hash_tag(id: u32) -> Shop<String> {
+    let _ = id;
+    Ok(locked_key().await)
+}
+
 #[distributed_lock(key = "raw identifier:<r#type>:<r#match>")]
 async fn raw_identifiers(r#type: u32, r#match: u32) -> Shop<String> {
     let _ = r#type + r#match;
@@ -126,6 +156,27 @@ async fn mutable_parameters_can_be_changed() {
     start().await;
     let returned = mutable(1, ("a".to_owned(), 2)).await.unwrap();
     assert_eq!(returned, ("mut:1".to_owned(), 3, "a!".to_owned()));
+    let returned = mutable_reference(Named("a".to_owned())).await.unwrap();
+    assert_eq!(returned, "ref mut:a a!");
+}
+
+#[tokio::test]
+async fn a_name_that_a_pattern_binds_is_a_number_of_permits() {
+    start().await;
+    assert_eq!(permits_of_a_pattern((3, 4)).await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn names_that_a_pattern_binds_are_spans() {
+    start().await;
+    let spans = [30, 10, 0, 0, 60].map(Duration::from_secs);
+    assert_eq!(spans_of_a_pattern(spans).await.unwrap(), Duration::from_secs(100));
+}
+
+#[tokio::test]
+async fn braces_around_another_word_are_a_hash_tag() {
+    start().await;
+    assert_eq!(hash_tag(7).await.unwrap(), "{braces}:7");
 }
 
 #[tokio::test]

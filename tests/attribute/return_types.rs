@@ -1,9 +1,9 @@
-//! Every return type, with what becomes of a busy lock.
+//! Every return type, and the value that a busy lock produces.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lock_runtime::{LockError, distributed_lock};
+use lock_runtime::{LockError, LockManager, distributed_lock};
 
 use crate::witness::{Shop, ShopError, locked_key, start};
 
@@ -165,4 +165,49 @@ async fn a_panic_of_the_body_reaches_the_caller() {
     assert!(never_returns_normally(true).await.is_err());
     let panicked = tokio::spawn(never_returns_normally(false)).await.unwrap_err();
     assert_eq!(panicked.into_panic().downcast_ref(), Some(&"the body panicked"));
+}
+
+/// An error that remembers where it was made, as `eyre`'s and `snafu`'s do.
+#[derive(Debug)]
+struct Located(&'static std::panic::Location<'static>);
+
+impl From<LockError> for Located {
+    #[track_caller]
+    fn from(_: LockError) -> Self {
+        Self(std::panic::Location::caller())
+    }
+}
+
+#[distributed_lock(key = "located", wait = 0)]
+async fn located() -> Result<(), Located> {
+    Ok(())
+}
+
+#[distributed_lock(key = "<key>", wait = 0, on_busy = skip)]
+async fn located_skip(key: &str) -> Result<(), Located> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_error_that_remembers_its_place_points_at_the_annotated_function() {
+    let busy = while_taken("located", located()).await.unwrap_err();
+    assert_eq!(busy.0.file(), file!());
+    assert!(busy.0.line() < line!(), "{busy:?}");
+    let invalid = located_skip("").await.unwrap_err();
+    assert_eq!(invalid.0.file(), file!());
+}
+
+/// A second `From` for the error would make the type of this body's error ambiguous.
+#[tokio::test]
+async fn an_untyped_ok_takes_the_type_of_the_error_from_the_function_around_it() -> Result<(), LockError> {
+    async fn step() -> Result<(), LockError> {
+        Ok(())
+    }
+    let locks = LockManager::builder("memory://").build().unwrap();
+    let body = async {
+        step().await?;
+        Ok(7)
+    };
+    assert_eq!(locks.lock("untyped").run(body).await??, 7);
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a locked body sees of its lock, and the error type of the functions under test.
+//! Helpers: checks that a body runs under its lock, and the error type of the functions under test.
 
 use std::num::ParseIntError;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Dropping a future in the middle.
+//! Futures that are dropped midway.
 
 use std::future::poll_fn;
 use std::task::Poll;

@@ -1,7 +1,8 @@
 //! A store under the test's control: when a request is sent, when it is carried out, when and how it is answered.
 //!
-//! It keeps the order that a connection keeps: what was sent before a release on the same connection is carried out before it. On a
-//! cut connection nothing is certain, and what was on its way arrives after the first release.
+//! It keeps the order that a connection keeps: what was sent before a release on the same
+//! connection is carried out before it. On a cut connection the order is lost: requests in flight
+//! arrive after the first release.
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
@@ -10,8 +11,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, LockStore, QueueRequest, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
-    Turn, Verdict,
+    AcquireRequest, Attempt, Fence, LockStore, Ownership, QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest,
+    StoreError, StoreFuture,
 };
 use lock_runtime::{Backoff, Holder, LockManager, LockRequest, Moment};
 use lock_tests::{PATIENCE, eventually};
@@ -208,7 +209,7 @@ impl Scripted {
         }
     }
 
-    async fn queue_by_script(&self, request: &QueueRequest<'_>, script: Queueing) -> Result<Turn, StoreError> {
+    async fn queue_by_script(&self, request: &QueueRequest<'_>, script: Queueing) -> Result<QueueOutcome, StoreError> {
         let value = request.value.to_owned();
         pending(script.until_sent).await;
         request.receipt.sent_on(FIRST);
@@ -217,13 +218,7 @@ impl Scripted {
             tables.queued.push(value.clone());
             tables.queued.len() > 1
         };
-        let granted = |since: Moment| {
-            Ok(Turn::Granted {
-                fence: None,
-                since,
-                lease: request.lease / 2,
-            })
-        };
+        let granted = |since: Moment| Ok(QueueOutcome::Granted { fence: None, since });
         if again {
             // Behind the first one, which is being taken out of the queue.
             while !self.tables().queue.is_empty() {
@@ -245,7 +240,7 @@ impl Scripted {
             self.tables().known_not_taken.push(value);
             return match script.place {
                 Place::Refused => Err(StoreError::transient("out of memory")),
-                _ => Ok(Turn::Unavailable),
+                _ => Ok(QueueOutcome::Unavailable),
             };
         }
         self.tables().join(value.clone());
@@ -255,27 +250,27 @@ impl Scripted {
         }
         request.receipt.answered();
         request
-            .sighting
+            .contention
             .see(Holder::new("another holder"), Some(Duration::from_secs(1)));
         pending(script.until_handed).await;
         match script.place {
             Place::Lapsed => {
                 self.tables().queue.retain(|waiting| *waiting != value);
-                return Ok(Turn::Lapsed);
+                return Ok(QueueOutcome::Lapsed);
             }
             Place::Kept => std::future::pending().await,
             _ => self.tables().hand_over(),
         }
         pending(script.until_told).await;
         let now = request.clock.now();
-        let late = request.lease.mul_f64(0.45);
+        let late = request.ttl.mul_f64(0.45);
         granted(match script.place {
             Place::HandedLate => Moment::from_nanos(now.as_nanos().saturating_sub(late.as_nanos().try_into().unwrap())),
             _ => now,
         })
     }
 
-    async fn release_by_script(&self, request: &ReleaseRequest<'_>) -> Result<Verdict, StoreError> {
+    async fn release_by_script(&self, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
         let same = request.unanswered_on == Some(FIRST) && !self.script.cut;
         request.receipt.sent_on(if same { FIRST } else { SECOND });
         pending(self.script.release_polls).await;
@@ -290,10 +285,10 @@ impl Scripted {
         let verdict = match tables.slots.get(request.key) {
             Some(value) if value == request.value => {
                 tables.slots.remove(request.key);
-                Verdict::Owned
+                Ownership::Owned
             }
-            Some(_) => Verdict::Foreign,
-            None => Verdict::Gone,
+            Some(_) => Ownership::Foreign,
+            None => Ownership::Gone,
         };
         // Only now does arrive what was sent on the connection that is gone.
         tables.deliver();
@@ -320,26 +315,26 @@ impl LockStore for Scripted {
         Box::pin(self.acquire_by_script(request))
     }
 
-    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>> {
+    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
         Box::pin(async move {
             self.tables().renewed += requests.len();
-            Ok(requests.iter().map(|_| Verdict::Owned).collect())
+            Ok(requests.iter().map(|_| Ownership::Owned).collect())
         })
     }
 
-    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict> {
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
         Box::pin(self.release_by_script(request))
     }
 
-    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, Turn> {
+    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, QueueOutcome> {
         match self.script.queueing {
             Some(script) => Box::pin(self.queue_by_script(request, script)),
-            None => Box::pin(async { Ok(Turn::Unavailable) }),
+            None => Box::pin(async { Ok(QueueOutcome::Unavailable) }),
         }
     }
 
     fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
-        Box::pin(async { Ok(Fence::NotOwned(Verdict::Gone)) })
+        Box::pin(async { Ok(Fence::NotOwned(Ownership::Gone)) })
     }
 }
 
@@ -347,8 +342,12 @@ fn manager(store: &Arc<Scripted>) -> LockManager {
     LockManager::builder("scripted")
         .store(Arc::clone(store) as _)
         .prefix("")
-        .lease(Duration::from_secs(60))
-        .response_timeout(Duration::from_millis(40))
+        .default_lease(Duration::from_secs(60))
+        .response_timeout(match store.script.answer {
+            Answer::Never => Duration::from_millis(40),
+            // An answer that comes is in time on a busy machine, too.
+            _ => PATIENCE,
+        })
         .backoff(Backoff::new(Duration::from_millis(1), Duration::from_millis(5)))
         .shutdown_grace(PATIENCE)
         .build()

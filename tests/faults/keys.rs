@@ -1,15 +1,18 @@
-//! What is asked for, and what other clients do to a lock's key (rows 22 to 24, 60 and 62).
+//! Invalid requests, and other clients that change a lock's key (`docs/faults.md`, rows 22 to 24,
+//! 60 and 62).
 
 use std::time::Duration;
 
 use lock_runtime::store::redis::RedisStore;
-use lock_runtime::store::{LockStore, Receipt, ReleaseRequest, RenewRequest, Verdict};
-use lock_runtime::{Backoff, KeyProblem, LockError, LockManager, LostReason, MAX_KEY, MAX_LEASE, MIN_LEASE, current};
-use lock_tests::{PATIENCE, Proxy, Server};
+use lock_runtime::store::{LockStore, Ownership, Receipt, ReleaseRequest, RenewRequest};
+use lock_runtime::{
+    Backoff, ConfigError, KeyProblem, LockError, LockManager, LostReason, MAX_KEY_LEN, MAX_LEASE, MIN_LEASE, current,
+};
+use lock_tests::{PATIENCE, Proxy, Server, chain};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-use crate::stage::{LONG, cancelled, connected, gone, lost, stored};
+use crate::stage::{LONG, cancelled, connected, gone, hurried, lost, stored};
 
 fn is_invalid_lease<T>(ended: &Result<T, LockError>) -> bool {
     matches!(ended, Err(LockError::InvalidLease { .. }))
@@ -43,7 +46,7 @@ fn any_duration() -> impl Strategy<Value = Duration> {
     ]
 }
 
-// Row 22.
+// docs/faults.md, row 22.
 #[test]
 fn a_lease_out_of_bounds_never_reaches_the_server_and_one_within_is_what_the_server_gets() {
     let server = Server::start();
@@ -90,7 +93,33 @@ fn a_lease_out_of_bounds_never_reaches_the_server_and_one_within_is_what_the_ser
     }
 }
 
-// Row 22.
+// docs/faults.md, row 22.
+#[test]
+fn a_default_that_no_lock_can_have_is_refused_at_start_up() {
+    let builder = || LockManager::builder("redis://localhost");
+    for (builder, setting) in [
+        (builder().default_lease(Duration::ZERO), "`lease` of 0ns; give 10ms"),
+        (
+            builder().default_lease(MIN_LEASE.saturating_sub(Duration::from_nanos(1))),
+            "give 10ms to 366 days",
+        ),
+        (
+            builder().default_lease(MAX_LEASE + Duration::from_nanos(1)),
+            "give 10ms to 366 days",
+        ),
+        (builder().default_max_hold(Duration::ZERO), "`max_hold` of zero"),
+    ] {
+        let refused = builder.build().unwrap_err();
+        assert!(matches!(refused, ConfigError::Settings { .. }), "{refused:?}");
+        let text = refused.to_string();
+        assert!(text.contains("`redis://localhost`") && text.contains(setting), "{text}");
+    }
+    for lease in [MIN_LEASE, MAX_LEASE] {
+        assert!(builder().default_lease(lease).build().is_ok());
+    }
+}
+
+// docs/faults.md, row 22.
 #[tokio::test]
 async fn no_setting_overflows() {
     let server = Server::start();
@@ -103,7 +132,7 @@ async fn no_setting_overflows() {
         let builder = || {
             LockManager::builder(&server.url())
                 .backoff(Backoff::new(span, span))
-                .wait(span.max(PATIENCE))
+                .default_wait(span.max(PATIENCE))
                 .shutdown_grace(span)
         };
         let locks = builder().build().unwrap();
@@ -133,13 +162,13 @@ async fn no_setting_overflows() {
     }
 }
 
-// Row 23.
+// docs/faults.md, row 23.
 #[tokio::test]
 async fn a_hostile_key_is_stored_as_it_is_or_refused() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
     let locks = connected(&proxy.url()).await;
-    let longest = "x".repeat(MAX_KEY);
+    let longest = "x".repeat(MAX_KEY_LEN);
     let hostile = [
         "a\r\nFLUSHALL\r\n",
         "\0",
@@ -192,11 +221,11 @@ async fn a_hostile_key_is_stored_as_it_is_or_refused() {
     assert_eq!(server.keys(), [""; 0]);
 
     let mark = proxy.mark();
-    let too_long = "x".repeat(MAX_KEY + 1);
+    let too_long = "x".repeat(MAX_KEY_LEN + 1);
     let huge = "x".repeat(1 << 20);
     for (key, wanted) in [
         ("", KeyProblem::Empty),
-        (too_long.as_str(), KeyProblem::TooLong(MAX_KEY + 1)),
+        (too_long.as_str(), KeyProblem::TooLong(MAX_KEY_LEN + 1)),
         (huge.as_str(), KeyProblem::TooLong(1 << 20)),
         ("%lock-fence", KeyProblem::Reserved),
     ] {
@@ -210,7 +239,7 @@ async fn a_hostile_key_is_stored_as_it_is_or_refused() {
     assert_eq!(proxy.mark(), mark, "something was sent");
 }
 
-// Row 24.
+// docs/faults.md, row 24.
 #[tokio::test]
 async fn a_release_or_renewal_with_another_value_never_touches_the_lock() {
     let server = Server::start();
@@ -242,16 +271,21 @@ async fn a_release_or_renewal_with_another_value_never_touches_the_lock() {
                 keep,
                 unanswered_on: None,
                 queued: None,
+                leave_free: None,
                 receipt: &receipt,
             };
-            assert_eq!(store.release(&request).await.unwrap(), Verdict::Foreign, "{forged:?}");
+            assert_eq!(store.release(&request).await.unwrap(), Ownership::Foreign, "{forged:?}");
         }
         let renewal = RenewRequest {
             key: stored("forged").into(),
             value: forged.as_str().into(),
             extend: Some(MIN_LEASE),
         };
-        assert_eq!(store.renew(&[renewal]).await.unwrap(), [Verdict::Foreign], "{forged:?}");
+        assert_eq!(
+            store.renew(&[renewal]).await.unwrap(),
+            [Ownership::Foreign],
+            "{forged:?}"
+        );
     }
     assert_eq!(server.value(&stored("forged")), Some(value));
     assert!(server.time_left(&stored("forged")).unwrap() > LONG / 2);
@@ -267,7 +301,7 @@ fn guard_token(server: &Server) -> String {
     server.value(&stored("forged")).unwrap()[..32].to_owned()
 }
 
-// Row 60.
+// docs/faults.md, row 60.
 #[tokio::test]
 async fn a_key_of_another_type_is_a_typed_error_and_stays() {
     let server = Server::start();
@@ -283,17 +317,18 @@ async fn a_key_of_another_type_is_a_typed_error_and_stays() {
             matches!(&error, LockError::Store { source, .. } if source.is_permanent()),
             "{error:?}"
         );
-        assert!(error.to_string().contains("wrong kind of value"), "{error}");
+        assert!(chain(&error).contains("another program's data"), "{error:?}");
     }
     assert_eq!(server.ask::<String>(&["TYPE", &stored("hash")]), "hash");
     assert_eq!(server.time_left(&stored("hash")), None);
 }
 
-// Row 60.
+// docs/faults.md, row 60.
 #[tokio::test]
 async fn a_lock_replaced_by_a_key_of_another_type_is_lost_and_the_key_stays() {
     let server = Server::start();
-    let locks = connected(&server.url()).await;
+    // The shutdown waits for an answer.
+    let locks = hurried(&server.url()).await;
     let replace = || {
         server.cmd(&["DEL", &stored("replaced")]);
         server.cmd(&["HSET", &stored("replaced"), "field", "value"]);
@@ -339,7 +374,7 @@ async fn a_lock_replaced_by_a_key_of_another_type_is_lost_and_the_key_stays() {
     );
 }
 
-// Row 62.
+// docs/faults.md, row 62.
 #[tokio::test]
 async fn a_foreign_key_without_expiry_is_busy_and_is_left_alone() {
     let server = Server::start();
@@ -361,7 +396,7 @@ async fn a_foreign_key_without_expiry_is_busy_and_is_left_alone() {
     assert_eq!(server.time_left(&stored("foreign")), None);
 }
 
-// Row 62.
+// docs/faults.md, row 62.
 #[tokio::test]
 async fn a_lock_overwritten_without_expiry_is_lost_and_the_foreign_key_is_left_alone() {
     let server = Server::start();
@@ -388,7 +423,7 @@ async fn a_lock_overwritten_without_expiry_is_lost_and_the_foreign_key_is_left_a
     }
 }
 
-// Row 62. A lock whose expiry somebody took away is still ours, and gets one again with the next renewal.
+// docs/faults.md, row 62. A lock whose expiry somebody took away is still ours, and gets one again with the next renewal.
 #[tokio::test]
 async fn a_lock_of_ours_without_expiry_is_repaired_by_its_renewal() {
     let server = Server::start();
@@ -400,12 +435,12 @@ async fn a_lock_of_ours_without_expiry_is_repaired_by_its_renewal() {
         .await
         .unwrap();
     server.cmd(&["PERSIST", &stored("persisted")]);
-    lock_tests::eventually("a renewal", || async { guard.renewals() > 0 }).await;
+    lock_tests::eventually("a renewal", || async { guard.handle().renewals() > 0 }).await;
     assert!(server.time_left(&stored("persisted")).is_some());
     guard.release().await.unwrap();
 }
 
-// Row 22, for time-outs.
+// docs/faults.md, row 22, for time-outs.
 #[tokio::test]
 async fn no_time_out_overflows() {
     let server = Server::start();
@@ -416,7 +451,7 @@ async fn no_time_out_overflows() {
             .shutdown_grace(Duration::from_millis(1))
             .build()
             .unwrap();
-        locks.check().await.unwrap();
+        locks.check_connection().await.unwrap();
         let guard = locks
             .lock("time-outs")
             .lease(LONG)

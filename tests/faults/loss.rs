@@ -1,25 +1,32 @@
-//! A lock that is lost: noticed early where the server can tell, at the local deadline at the latest, with the right
-//! reason, and always before anybody else is let in.
+//! Lost locks: the holder notices the loss early if the server reports it, at the local deadline at
+//! the latest, with the right reason, and always before another holder is granted the lock.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager, LostReason, OnLost, current};
+use lock_tests::clock::ticking;
 use lock_tests::proxy::Close;
-use lock_tests::{Action, Child, Flow, PATIENCE, Proxy, Server, Stamp, eventually, lock_child};
+use lock_tests::{Action, Child, Command, Flow, PATIENCE, Proxy, Server, Stamp, eventually, lock_child};
 
-use crate::stage::{LONG, SHORT, cancelled, connected, gone, lost, renews, share, stored, ticking};
+use crate::stage::{JumpingClock, LONG, cancelled, connected, connected_by, gone, lost, renews, share, stored};
 
 /// Holds a lock, lets `cause` happen, and returns the reason that the body was cancelled for, and how it went.
-async fn lose(locks: &LockManager, key: &str, lease: Duration, cause: impl AsyncFnOnce()) -> Lost {
+/// A given `clock` jumps after the cause: to the renewal, which fails, and then to a moment before the deadline.
+async fn lose(locks: &LockManager, key: &str, clock: Option<&JumpingClock>, cause: impl AsyncFnOnce()) -> Lost {
     let (last_poll, deadline) = (AtomicU64::new(0), AtomicU64::new(0));
     let caused = AtomicU64::new(0);
-    let call = locks.lock(key).lease(lease).run(async {
+    let call = locks.lock(key).lease(LONG).run(async {
         caused.store(Stamp::now().as_nanos(), Ordering::SeqCst);
         cause().await;
         // No renewal comes after the cause, so that this is the last deadline.
-        deadline.store(current().unwrap().deadline().as_nanos(), Ordering::SeqCst);
+        let mut ends = current().unwrap().deadline().as_nanos();
+        if let Some(clock) = clock {
+            clock.past_a_failed_renewal().await;
+            ends -= u64::try_from(clock.jumped().as_nanos()).unwrap();
+        }
+        deadline.store(ends, Ordering::SeqCst);
         ticking(&last_poll).await;
     });
     let ended = tokio::time::timeout(PATIENCE, call)
@@ -55,7 +62,7 @@ impl Lost {
             late.is_zero() || locks.stats().overruns > 0,
             "polled {late:?} after the deadline"
         );
-        let late = self.known.since(self.deadline);
+        let late = self.known.calm_since(self.deadline);
         assert!(late < Duration::from_secs(1), "known only {late:?} after the deadline");
         assert!(
             self.known >= self.deadline,
@@ -69,7 +76,7 @@ impl Lost {
 async fn a_deleted_key_cancels_the_body_long_before_its_renewal() {
     let server = Server::start();
     let locks = connected(&server.url()).await;
-    let deleted = lose(&locks, "deleted", LONG, async || {
+    let deleted = lose(&locks, "deleted", None, async || {
         drop(server.cmd(&["DEL", &stored("deleted")]));
     })
     .await;
@@ -107,7 +114,7 @@ async fn a_flushed_server_cancels_every_body_long_before_its_renewal() {
 async fn an_overwritten_key_cancels_the_body_long_before_its_renewal() {
     let server = Server::start();
     let locks = connected(&server.url()).await;
-    let taken = lose(&locks, "taken", LONG, async || {
+    let taken = lose(&locks, "taken", None, async || {
         drop(server.cmd(&["SET", &stored("taken"), "another", "PX", "60000"]));
     })
     .await;
@@ -122,31 +129,30 @@ async fn an_overwritten_key_cancels_the_body_long_before_its_renewal() {
 
 #[tokio::test]
 async fn a_loss_after_many_quiet_renewals_is_noticed_early_too() {
-    let _share = share().await;
     let server = Server::start();
-    let locks = connected(&server.url()).await;
-    let lease = SHORT * 2;
-    let deleted = lose(&locks, "renewed", lease, async || {
+    let clock = JumpingClock::default();
+    let locks = connected_by(&server.url(), &clock).await;
+    let deleted = lose(&locks, "renewed", None, async || {
         let lock = current().unwrap();
-        eventually("two renewals", || async { lock.renewals() >= 2 }).await;
+        for renewals in 1..=2 {
+            clock.until_renewal();
+            eventually("a renewal", || async { lock.renewals() >= renewals }).await;
+        }
         // Right after a renewal, so that the next one is far away.
         server.cmd(&["DEL", &stored("renewed")]);
     })
     .await;
     assert_eq!(deleted.reason, LostReason::Deleted);
-    assert!(
-        deleted.deadline.since(deleted.known) > lease / 2,
-        "noticed by the next renewal only"
-    );
+    assert_eq!(locks.stats().renewals, 2, "noticed by the next renewal only");
 }
 
 #[tokio::test]
 async fn without_reports_the_next_renewal_notices_a_deleted_and_an_overwritten_key() {
-    let _share = share().await;
     let server = Server::start();
     let proxy = Proxy::to(&server);
     proxy.pushes(false);
-    let locks = connected(&proxy.url()).await;
+    let clock = JumpingClock::default();
+    let locks = connected_by(&proxy.url(), &clock).await;
     for (command, reason) in [
         (vec!["DEL"], LostReason::Deleted),
         (vec!["SET", "another"], LostReason::Taken),
@@ -154,14 +160,16 @@ async fn without_reports_the_next_renewal_notices_a_deleted_and_an_overwritten_k
         let key = stored("unreported");
         let mut words = command.clone();
         words.insert(1, &key);
-        let ended = lose(&locks, "unreported", SHORT, async || {
+        let checks = |command: &Command| command.is_script() && command.mentions(&key) && command.reply.is_some();
+        let mark = proxy.mark();
+        let ended = lose(&locks, "unreported", None, async || {
             // After the first check, which would notice it as well.
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            proxy.wait_after(mark, "the first check", checks).await;
             server.cmd(&words);
+            clock.until_renewal();
         })
         .await;
         assert_eq!(ended.reason, reason);
-        assert!(ended.known < ended.deadline, "noticed by the clock only");
         server.cmd(&["DEL", &key]);
     }
 }
@@ -169,8 +177,9 @@ async fn without_reports_the_next_renewal_notices_a_deleted_and_an_overwritten_k
 #[tokio::test]
 async fn a_killed_server_cancels_the_body_at_its_deadline() {
     let server = Server::start();
-    let locks = connected(&server.url()).await;
-    let killed = lose(&locks, "killed", SHORT, async || server.kill()).await;
+    let clock = JumpingClock::default();
+    let locks = connected_by(&server.url(), &clock).await;
+    let killed = lose(&locks, "killed", Some(&clock), async || server.kill()).await;
     assert_eq!(killed.reason, LostReason::Unreachable);
     killed.assert_at_deadline(&locks);
     assert_eq!(locks.stats().lost_unreachable, 1);
@@ -179,23 +188,24 @@ async fn a_killed_server_cancels_the_body_at_its_deadline() {
 #[tokio::test]
 async fn a_stopped_server_cancels_the_body_at_its_deadline() {
     let server = Server::start();
-    let locks = connected(&server.url()).await;
-    let stopped = lose(&locks, "stopped", SHORT, async || server.pause()).await;
+    let clock = JumpingClock::default();
+    let locks = connected_by(&server.url(), &clock).await;
+    let stopped = lose(&locks, "stopped", Some(&clock), async || server.pause()).await;
     assert_eq!(stopped.reason, LostReason::Unreachable);
     stopped.assert_at_deadline(&locks);
     server.resume();
 }
 
-// Rows 33 and 34: nothing arrives, and no connection is closed.
+// docs/faults.md, rows 33 and 34: nothing arrives, and no connection is closed.
 #[tokio::test]
 async fn a_partition_in_either_direction_cancels_the_body_at_its_deadline() {
     let server = Server::start();
     for direction in [Proxy::requests, Proxy::replies, Proxy::both] {
         let proxy = Proxy::to(&server);
-        let locks = connected(&proxy.url()).await;
-        // After the first check: a renewal whose reply is lost lengthens the key in the store, not the deadline.
-        let cut = lose(&locks, "partition", Duration::from_millis(900), async || {
-            tokio::time::sleep(Duration::from_millis(100)).await;
+        let clock = JumpingClock::default();
+        let locks = connected_by(&proxy.url(), &clock).await;
+        // A renewal whose reply is lost lengthens the key in the store, not the deadline.
+        let cut = lose(&locks, "partition", Some(&clock), async || {
             direction(&proxy, Flow::Lose);
         })
         .await;
@@ -206,17 +216,21 @@ async fn a_partition_in_either_direction_cancels_the_body_at_its_deadline() {
     }
 }
 
-// Row 36.
+// docs/faults.md, row 36.
 #[tokio::test]
 async fn a_flapping_network_costs_no_lock() {
-    let _share = share().await;
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
-    let lease = SHORT * 2;
-    let call = locks.lock("flapping").lease(lease).run(async {
+    let clock = JumpingClock::default();
+    let locks = connected_by(&proxy.url(), &clock).await;
+    let call = locks.lock("flapping").lease(LONG).run(async {
         let lock = current().unwrap();
+        let mut renewals = u32::MAX;
         while lock.renewals() < 2 {
+            if renewals != lock.renewals() {
+                renewals = lock.renewals();
+                clock.until_renewal();
+            }
             proxy.refuse(true);
             proxy.cut(Close::Reset);
             tokio::time::sleep(Duration::from_millis(60)).await;
@@ -322,6 +336,7 @@ const LEASE: Duration = Duration::from_millis(500);
 /// time is the server's own, taken in the script that granted it; both processes and the server share the host's clock.
 #[tokio::test]
 async fn the_first_body_has_stopped_before_the_second_is_let_in() {
+    let _share = share().await;
     let server = Server::start();
     let proxy = Proxy::to(&server);
     let mut first = lock_child!("crowd", proxy.url(), LEASE.as_millis().to_string()).spawn();
@@ -424,25 +439,27 @@ async fn crowd_and_queue(
 
 #[tokio::test]
 async fn a_loss_is_noticed_early_after_the_renewals_got_another_connection() {
-    let _share = share().await;
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
+    let clock = JumpingClock::default();
+    let locks = connected_by(&proxy.url(), &clock).await;
     let long = locks.lock("long").lease(LONG).acquire().await.unwrap();
     let checked = proxy
         .wait_for("the check that has the server watch the key", |command| {
             command.is_script() && command.mentions(&stored("long")) && command.reply.is_some()
         })
         .await;
-    let lease = SHORT * 2;
+    // By the clock it is due for its renewal long before the other one.
+    let lease = LONG / 4;
     let short = locks.lock("short").lease(lease).acquire().await.unwrap();
     // The client itself gives the connection up.
     let demoted = proxy.on_next(
         renews("short", lease),
         Action::error("READONLY You can't write against a read only replica."),
     );
+    clock.jump(lease * 7 / 10);
     demoted.done().await;
-    let renewed = |command: &lock_tests::Command| {
+    let renewed = |command: &Command| {
         renews("short", lease)(command) && command.connection > checked.connection && command.reply.is_some()
     };
     proxy.wait_for("the renewal on another connection", renewed).await;
@@ -493,10 +510,12 @@ async fn a_shielded_step_of_a_nested_lock_is_not_cut_by_the_loss_of_the_outer_lo
 #[tokio::test]
 async fn a_fixed_lease_that_ends_is_expired_whatever_its_server_does() {
     let server = Server::start();
-    let locks = connected(&server.url()).await;
-    let request = locks.lock("fixed").lease(Duration::from_millis(900)).renew(false);
+    let clock = JumpingClock::default();
+    let locks = connected_by(&server.url(), &clock).await;
+    let request = locks.lock("fixed").lease(LONG).renew(false);
     let guard = request.acquire().await.unwrap();
     server.pause();
+    clock.jump(LONG);
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
     server.resume();
     assert!(

@@ -1,5 +1,5 @@
-//! What goes wrong, and what must then happen: one test per row of the project's list of faults, and the promises of
-//! the watchdog, of early loss and of release, against a real server.
+//! Faults and their required effects: a test for each row of `docs/faults.md`, and the promises of
+//! the watchdog, of early loss and of release, on a real server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,19 +1,22 @@
-//! Faults between client and server, seen by an acquisition (rows 28 to 30). Long leases: a key that is gone was
-//! released, and one that stays would block others for two minutes.
+//! Faults between client and server, seen by an acquisition (`docs/faults.md`, rows 28 to 30). The
+//! leases are long: a key that is gone was released, and one that stays would block others for two
+//! minutes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use lock_runtime::{Backoff, LockError, LockManager};
+use lock_runtime::{Backoff, LockError};
 use lock_tests::proxy::Close;
-use lock_tests::{Action, PATIENCE, Proxy, Server, eventually};
+use lock_tests::{Action, PATIENCE, Proxy, Server, cases, eventually};
 
-use crate::stage::{ANSWER, LONG, acquires, connected, gone, releases, stored};
+use crate::stage::{
+    ANSWER, JumpingClock, LONG, acquires, builder, connected, connected_by, gone, hurried, releases, stored,
+};
 
 /// Takes a lock while the first attempt meets `fault`, which must end in the lock being held, and then given back.
 async fn held_in_spite_of(fault: Action) {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
+    let locks = hurried(&proxy.url()).await;
     let hit = proxy.on_next(acquires("faulty", LONG), fault);
     let guard = locks
         .lock("faulty")
@@ -35,7 +38,7 @@ async fn held_in_spite_of(fault: Action) {
 async fn nothing_left_after(fault: Action) {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
+    let locks = hurried(&proxy.url()).await;
     let hit = proxy.on_next(acquires("faulty", LONG), fault);
     let refused = locks.lock("faulty").lease(LONG).wait(Duration::ZERO).acquire().await;
     assert!(matches!(refused, Err(LockError::Store { .. })), "{refused:?}");
@@ -57,49 +60,32 @@ async fn nothing_left_after(fault: Action) {
     gone(&server, "faulty").await;
 }
 
-// Row 28.
-#[tokio::test]
-async fn a_lost_request_is_repeated_on_a_new_connection() {
-    held_in_spite_of(Action::LoseRequest).await;
+cases! {
+    // docs/faults.md, row 28.
+    a_lost_request_is_repeated_on_a_new_connection: held_in_spite_of(Action::LoseRequest);
+    // docs/faults.md, row 28.
+    a_request_lost_with_its_connection_is_repeated: held_in_spite_of(Action::CloseBefore(Close::Reset));
+    // docs/faults.md, row 28.
+    a_lost_request_leaves_nothing_behind: nothing_left_after(Action::LoseRequest);
+    // docs/faults.md, row 29.
+    a_lock_whose_reply_was_lost_ends_up_held: held_in_spite_of(Action::LoseReply);
+    // docs/faults.md, row 29.
+    a_lock_whose_reply_was_lost_with_its_connection_ends_up_held: held_in_spite_of(Action::CloseAfter(Close::Fin));
 }
 
-// Row 28.
-#[tokio::test]
-async fn a_request_lost_with_its_connection_is_repeated() {
-    held_in_spite_of(Action::CloseBefore(Close::Reset)).await;
-}
-
-// Row 28.
-#[tokio::test]
-async fn a_lost_request_leaves_nothing_behind() {
-    nothing_left_after(Action::LoseRequest).await;
-}
-
-// Row 29.
-#[tokio::test]
-async fn a_lock_whose_reply_was_lost_ends_up_held() {
-    held_in_spite_of(Action::LoseReply).await;
-}
-
-// Row 29.
-#[tokio::test]
-async fn a_lock_whose_reply_was_lost_with_its_connection_ends_up_held() {
-    held_in_spite_of(Action::CloseAfter(Close::Fin)).await;
-}
-
-// Row 29.
+// docs/faults.md, row 29.
 #[tokio::test]
 async fn a_lock_whose_reply_was_lost_is_released_when_its_caller_gave_up() {
     nothing_left_after(Action::LoseReply).await;
     nothing_left_after(Action::CloseAfter(Close::Reset)).await;
 }
 
-// Row 30.
+// docs/faults.md, row 30.
 #[tokio::test]
 async fn a_request_delivered_after_its_caller_gave_up_takes_no_lock() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
+    let locks = hurried(&proxy.url()).await;
     // The client's connection is closed, and its request arrives later all the same.
     let hit = proxy.on_next(acquires("late", LONG), Action::HoldThenClose(Close::Fin));
     let refused = locks.lock("late").lease(LONG).wait(Duration::ZERO).acquire().await;
@@ -129,11 +115,11 @@ async fn a_request_delivered_after_its_caller_gave_up_takes_no_lock() {
     gone(&server, "late").await;
 }
 
-// Row 30. The real thing: the server stands still, and finds the request in its socket when it wakes.
+// docs/faults.md, row 30. The real thing: the server stands still, and finds the request in its socket when it wakes.
 #[tokio::test]
 async fn a_server_that_wakes_after_the_caller_gave_up_keeps_no_lock() {
     let server = Server::start();
-    let locks = connected(&server.url()).await;
+    let locks = hurried(&server.url()).await;
     server.pause();
     let mut calls = tokio::task::JoinSet::new();
     for number in 0..10 {
@@ -165,23 +151,22 @@ async fn a_server_that_wakes_after_the_caller_gave_up_keeps_no_lock() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-// Row 35: an answer that took longer than the lease is no lock.
+// docs/faults.md, row 35: an answer that took longer than the lease is no lock.
 #[tokio::test]
 async fn a_grant_that_took_longer_than_the_lease_is_given_back() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = LockManager::builder(&proxy.url())
-        .response_timeout(Duration::from_secs(5))
-        .build()
-        .unwrap();
-    locks.check().await.unwrap();
-    let lease = Duration::from_millis(300);
-    let hit = proxy.on_next(acquires("slow", lease), Action::DelayReply(Duration::from_millis(400)));
-    let started = Instant::now();
-    let guard = locks.lock("slow").lease(lease).wait(PATIENCE).acquire().await.unwrap();
-    assert_eq!(hit.times(), 1);
-    assert!(started.elapsed() >= Duration::from_millis(400));
+    let clock = JumpingClock::default();
+    let locks = connected_by(&proxy.url(), &clock).await;
+    let hit = proxy.on_next(acquires("slow", LONG), Action::HoldReply);
+    let acquire = tokio::spawn(locks.lock("slow").lease(LONG).wait(LONG * 5).acquire());
+    hit.done().await;
+    let first = server.value(&stored("slow"));
+    clock.jump(LONG);
+    proxy.release();
+    let guard = acquire.await.unwrap().unwrap();
     assert!(guard.is_held(), "a lock is never granted after its end");
+    assert_ne!(server.value(&stored("slow")), first, "it was relied on after its end");
     guard.release().await.unwrap();
     gone(&server, "slow").await;
 }
@@ -192,11 +177,8 @@ async fn a_busy_call_sends_no_last_attempt_that_it_cannot_wait_for() {
     let proxy = Proxy::to(&server);
     // After the first attempt nothing but the end of `wait` ends the pause.
     let day = Duration::from_secs(86_400);
-    let locks = LockManager::builder(&proxy.url())
-        .backoff(Backoff::new(day, day))
-        .build()
-        .unwrap();
-    locks.check().await.unwrap();
+    let locks = builder(&proxy.url()).backoff(Backoff::new(day, day)).build().unwrap();
+    locks.check_connection().await.unwrap();
     server.cmd(&["SET", &stored("busy"), "another"]);
     for fencing in [false, true] {
         let mark = proxy.mark();

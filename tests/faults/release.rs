@@ -1,4 +1,5 @@
-//! A lock is given back on every path out of its body. Every lease here is two minutes long: a key that goes was released.
+//! A lock is released however its body ends. Every lease here is two minutes long, so a key that
+//! disappears was released.
 
 use std::future::poll_fn;
 use std::panic::resume_unwind;
@@ -248,7 +249,7 @@ async fn shutdown_waits_for_an_acquire_under_way_which_takes_no_lock() {
         .shutdown_grace(PATIENCE)
         .build()
         .unwrap();
-    locks.check().await.unwrap();
+    locks.check_connection().await.unwrap();
     let granted = proxy.on_next(acquires("under way", LONG), Action::HoldReply);
     let acquire = tokio::spawn(locks.lock("under way").lease(LONG).wait(PATIENCE).acquire());
     granted.done().await;

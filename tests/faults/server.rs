@@ -1,12 +1,15 @@
-//! Faults of the server (rows 40, 48, 52 to 54, 57 to 59 and 61).
+//! Faults of the server (`docs/faults.md`, rows 40, 48, 52 to 54, 57 to 59 and 61).
 
 use std::time::Duration;
 
-use lock_runtime::{LockError, LockManager, LostReason, current};
+use lock_runtime::store::StoreError;
+use lock_runtime::{Clock, LockError, LockManager, LostReason, current};
 use lock_tests::proxy::Close;
-use lock_tests::{Action, PATIENCE, Proxy, Server, eventually};
+use lock_tests::{Action, PATIENCE, Proxy, Server, chain, eventually};
 
-use crate::stage::{LONG, SHORT, cancelled, connected, gone, lost, manager, renews, share, stored};
+use crate::stage::{
+    JumpingClock, LONG, builder, cancelled, connected, connected_by, gone, hurried, lost, renews, stored,
+};
 
 /// The text of what the store said; panics on any other outcome.
 fn refused<T>(ended: Result<T, LockError>) -> String {
@@ -17,7 +20,7 @@ fn refused<T>(ended: Result<T, LockError>) -> String {
     }
 }
 
-// Row 40.
+// docs/faults.md, row 40.
 #[tokio::test]
 async fn a_server_that_comes_back_empty_ends_the_lock_long_before_its_deadline() {
     let server = Server::start();
@@ -33,7 +36,7 @@ async fn a_server_that_comes_back_empty_ends_the_lock_long_before_its_deadline()
     assert_eq!(locks.stats().lost_deleted, 1);
 }
 
-// Row 40.
+// docs/faults.md, row 40.
 #[tokio::test]
 async fn a_flush_ends_the_lock_long_before_its_deadline() {
     let server = Server::start();
@@ -96,17 +99,17 @@ async fn told_busy(proxy: &Proxy) {
     .await;
 }
 
-// Row 48.
+// docs/faults.md, row 48.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_busy_server_is_asked_again_and_takes_no_lock_away() {
-    let _share = share().await;
     let server = busy_soon();
     let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
-    let lease = SHORT * 2;
-    let call = locks.lock("busy").lease(lease).run(async {
+    let clock = JumpingClock::default();
+    let locks = connected_by(&proxy.url(), &clock).await;
+    let call = locks.lock("busy").lease(LONG).run(async {
         let lock = current().unwrap();
         let slow = Loop::start(&server);
+        clock.until_renewal();
         told_busy(&proxy).await;
         assert!(lock.is_held(), "BUSY is no verdict");
         assert_eq!(lock.renewals(), 0);
@@ -116,34 +119,40 @@ async fn a_busy_server_is_asked_again_and_takes_no_lock_away() {
     call.await.expect("the lock was held throughout");
 }
 
-// Row 48: only the deadline ends it, and as unreachable.
+// docs/faults.md, row 48: only the deadline ends it, and as unreachable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_that_stays_busy_loses_the_lock_at_its_deadline_only() {
     let server = busy_soon();
     let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
+    let clock = JumpingClock::default();
+    let locks = connected_by(&proxy.url(), &clock).await;
     let mut slow = None;
     let mut deadline = None;
-    let call = locks.lock("busy").lease(Duration::from_millis(900)).run(async {
-        deadline = Some(current().unwrap().deadline());
+    let call = locks.lock("busy").lease(LONG).run(async {
+        let lock = current().unwrap();
+        deadline = Some(lock.deadline());
         slow = Some(Loop::start(&server));
+        clock.until_renewal();
+        told_busy(&proxy).await;
+        clock.jump(lock.remaining().saturating_sub(Duration::from_millis(300)));
         std::future::pending::<()>().await;
     });
     let ended = call.await;
-    let now = lock_tests::Stamp::now().as_nanos();
+    let now = clock.now();
     slow.unwrap().kill();
     assert_eq!(lost(ended), cancelled(LostReason::Unreachable));
-    assert!(now >= deadline.unwrap().as_nanos(), "lost before its deadline");
+    assert!(now >= deadline.unwrap(), "lost before its deadline");
 }
 
-// Row 54.
+// docs/faults.md, row 54.
 #[tokio::test]
 async fn a_server_without_memory_takes_no_new_lock_and_goes_on_with_those_held() {
-    let _share = share().await;
     let server = Server::start();
-    let locks = connected(&server.url()).await;
-    let held = locks.lock("held").lease(SHORT).acquire().await.unwrap();
-    let kept = locks.lock("kept").lease(LONG).at_least(LONG).acquire().await.unwrap();
+    let clock = JumpingClock::default();
+    let locks = connected_by(&server.url(), &clock).await;
+    let held = locks.lock("held").lease(LONG).acquire().await.unwrap();
+    let least = LONG * 10;
+    let kept = locks.lock("kept").lease(LONG).at_least(least).acquire().await.unwrap();
     let fenced = locks.lock("fenced").lease(LONG).fencing().acquire().await.unwrap();
     server.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
 
@@ -155,28 +164,32 @@ async fn a_server_without_memory_takes_no_new_lock_and_goes_on_with_those_held()
     assert!(!server.exists(&stored("new")));
     // A new connection brings no difficulty either.
     server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
-    eventually("two renewals", || async { held.renewals() >= 2 }).await;
+    for renewals in 1..=2 {
+        clock.until_renewal();
+        eventually("a renewal", || async { held.handle().renewals() >= renewals }).await;
+    }
     held.verify().await.unwrap();
     held.release().await.expect("a lock is given back");
     fenced.release().await.expect("a fenced lock is given back");
     kept.release().await.expect("a minimum hold is kept");
     assert!(!server.exists(&stored("held")) && !server.exists(&stored("fenced")));
-    assert!(server.time_left(&stored("kept")).unwrap() > LONG / 2);
+    assert!(server.time_left(&stored("kept")).unwrap() > least / 2);
 }
 
-// Row 57.
+// docs/faults.md, row 57.
 #[tokio::test]
 async fn scripts_flushed_from_the_server_are_sent_again_in_the_same_attempt() {
-    let _share = share().await;
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
+    let clock = JumpingClock::default();
+    let locks = connected_by(&proxy.url(), &clock).await;
     let flush = || drop(server.cmd(&["SCRIPT", "FLUSH"]));
-    let guard = locks.lock("flushed").lease(SHORT).acquire().await.unwrap();
+    let guard = locks.lock("flushed").lease(LONG).acquire().await.unwrap();
     flush();
     // With one attempt only: a second one would hide that the first had failed.
     let other = locks
         .lock("fenced")
+        .lease(LONG)
         .wait(Duration::ZERO)
         .fencing()
         .acquire()
@@ -185,10 +198,11 @@ async fn scripts_flushed_from_the_server_are_sent_again_in_the_same_attempt() {
     flush();
     guard.verify().await.unwrap();
     flush();
-    guard.fence().await.unwrap();
+    guard.fencing_token().await.unwrap();
     flush();
-    let renewals = guard.renewals();
-    eventually("a renewal", || async { guard.renewals() > renewals }).await;
+    let renewals = guard.handle().renewals();
+    clock.until_renewal();
+    eventually("a renewal", || async { guard.handle().renewals() > renewals }).await;
     flush();
     guard.release().await.unwrap();
     flush();
@@ -198,39 +212,40 @@ async fn scripts_flushed_from_the_server_are_sent_again_in_the_same_attempt() {
     assert!(!server.exists(&stored("flushed")) && !server.exists(&stored("fenced")));
 }
 
-// Row 57.
+// docs/faults.md, row 57.
 #[tokio::test]
 async fn a_renewal_killed_by_an_operator_is_repeated() {
-    let _share = share().await;
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
-    let call = locks.lock("killed").lease(SHORT).run(async {
+    let clock = JumpingClock::default();
+    let locks = connected_by(&proxy.url(), &clock).await;
+    let call = locks.lock("killed").lease(LONG).run(async {
         let lock = current().unwrap();
         let killed = proxy.on_next(
-            renews("killed", SHORT),
+            renews("killed", LONG),
             Action::error("ERR Error running script: @user_script: Script killed by user with SCRIPT KILL."),
         );
+        clock.until_renewal();
         eventually("the renewal after the killed one", || async { lock.renewals() > 0 }).await;
         assert_eq!(killed.times(), 1);
     });
     call.await.expect("the lock was held throughout");
 }
 
-// Row 58.
+// docs/faults.md, row 58.
 #[tokio::test]
 async fn a_server_without_scripts_is_refused_at_start_up() {
     for renamed in ["EVAL", "EVALSHA"] {
         let server = Server::builder()
             .arg("rename-command", &format!("{renamed} \"\""))
             .start();
-        let said = refused(LockManager::connect(&server.url()).await);
+        let said = chain(&LockManager::connect(&server.url()).await.unwrap_err());
         assert!(said.contains("unknown command") && said.contains("+eval"), "{said}");
         eventually("the check's own key to be gone", || async { server.keys().is_empty() }).await;
     }
 }
 
-// Row 58. Whatever command is forbidden: the manager does not connect and says what to allow, or it does and works.
+// docs/faults.md, row 58. Whatever command is forbidden: the manager does not connect and says what to allow, or it does and works.
 #[tokio::test]
 async fn a_forbidden_command_is_found_at_start_up_and_not_at_the_release() {
     let server = Server::start();
@@ -241,7 +256,7 @@ async fn a_forbidden_command_is_found_at_start_up_and_not_at_the_release() {
     };
     let mut found = Vec::new();
     for forbidden in [
-        "get", "set", "del", "pexpire", "pttl", "incr", "time", "eval", "evalsha", "hello", "client", "echo",
+        "get", "mget", "set", "del", "pexpire", "pttl", "incr", "time", "eval", "evalsha", "hello", "client", "echo",
     ] {
         limit(&["~*", "&*", "+@all", &format!("-{forbidden}")]);
         match LockManager::connect(&url).await {
@@ -258,7 +273,7 @@ async fn a_forbidden_command_is_found_at_start_up_and_not_at_the_release() {
                     .unwrap_or_else(|error| panic!("without {forbidden}: {error}"));
             }
             Err(error) => {
-                let said = error.to_string();
+                let said = chain(&error);
                 assert!(
                     said.contains(&format!("+{forbidden} ")) || forbidden == "hello",
                     "without {forbidden}: {said}"
@@ -271,20 +286,17 @@ async fn a_forbidden_command_is_found_at_start_up_and_not_at_the_release() {
             "without {forbidden} a lock was left"
         );
     }
-    for needed in ["get", "set", "del", "pexpire", "eval", "evalsha"] {
+    for needed in ["get", "mget", "set", "del", "pexpire", "eval", "evalsha"] {
         assert!(found.contains(&needed), "start-up went well without {needed}");
     }
 
     // Keys may be forbidden as well.
     limit(&["~other:*", "&*", "+@all"]);
-    let said = refused(LockManager::connect(&url).await);
+    let said = chain(&LockManager::connect(&url).await.unwrap_err());
     assert!(said.contains("~dist_lock:*"), "{said}");
 
     // What the message tells to allow is enough.
-    let allow = said
-        .rsplit_once("`~")
-        .map(|(_, rules)| format!("~{}", rules.trim_end_matches('`')))
-        .unwrap();
+    let allow = said.split('`').find(|quoted| quoted.starts_with('~')).unwrap();
     limit(&allow.split_whitespace().collect::<Vec<_>>());
     let locks = LockManager::connect(&url)
         .await
@@ -301,7 +313,7 @@ async fn a_forbidden_command_is_found_at_start_up_and_not_at_the_release() {
     guard.release().await.unwrap();
 }
 
-// Row 59.
+// docs/faults.md, row 59.
 #[tokio::test]
 async fn a_connection_that_was_killed_logs_in_again() {
     let server = Server::builder().password("first").start();
@@ -325,13 +337,14 @@ async fn a_connection_that_was_killed_logs_in_again() {
     guard.release().await.unwrap();
 }
 
-// Row 59.
+// docs/faults.md, row 59.
 #[tokio::test]
 async fn a_changed_password_is_a_typed_error_and_no_loss_before_the_deadline() {
     let server = Server::builder().password("first").start();
-    let locks = manager(&server.url());
+    let clock = JumpingClock::default();
+    let locks = builder(&server.url()).clock(clock.clone()).build().unwrap();
     let deadline = std::sync::atomic::AtomicU64::new(0);
-    let call = locks.lock("login").lease(Duration::from_millis(1200)).run(async {
+    let call = locks.lock("login").lease(LONG).run(async {
         deadline.store(
             current().unwrap().deadline().as_nanos(),
             std::sync::atomic::Ordering::SeqCst,
@@ -345,11 +358,12 @@ async fn a_changed_password_is_a_typed_error_and_no_loss_before_the_deadline() {
                 || said.to_lowercase().contains("auth"),
             "{said}"
         );
+        clock.past_a_failed_renewal().await;
         std::future::pending::<()>().await;
     });
     assert_eq!(lost(call.await), cancelled(LostReason::Unreachable));
     assert!(
-        lock_tests::Stamp::now().as_nanos() >= deadline.into_inner(),
+        clock.now().as_nanos() >= deadline.into_inner(),
         "lost before its deadline"
     );
 
@@ -357,10 +371,10 @@ async fn a_changed_password_is_a_typed_error_and_no_loss_before_the_deadline() {
     let without = format!("redis://{}", server.addr());
     let error = LockManager::connect(&without).await.unwrap_err();
     assert!(
-        matches!(&error, LockError::Store { source, .. } if source.is_permanent()),
+        error.store_error().is_some_and(StoreError::is_permanent) && !error.is_retryable(),
         "{error:?}"
     );
-    assert!(error.to_string().contains("NOAUTH"), "{error}");
+    assert!(chain(&error).contains("NOAUTH"), "{error:?}");
 
     // Once the password is right again, so is the manager.
     server.cmd(&["CONFIG", "SET", "requirepass", "first"]);
@@ -372,7 +386,7 @@ async fn a_changed_password_is_a_typed_error_and_no_loss_before_the_deadline() {
     .await;
 }
 
-// Row 61.
+// docs/faults.md, row 61.
 #[tokio::test]
 async fn a_fence_that_cannot_grow_leaves_no_lock() {
     let server = Server::start();
@@ -384,24 +398,25 @@ async fn a_fence_that_cannot_grow_leaves_no_lock() {
 
     // Taken later, it fails alone.
     let guard = locks.lock("overflow").lease(LONG).acquire().await.unwrap();
-    assert!(refused(guard.fence().await).contains("overflow"));
+    assert!(refused(guard.fencing_token().await).contains("overflow"));
     guard.verify().await.expect("the lock is none the worse for it");
     guard.release().await.unwrap();
     gone(&server, "overflow").await;
 }
 
-// Row 37, as far as it concerns a lock held: its connections are cut, and it goes on.
+// docs/faults.md, row 37, as far as it concerns a lock held: its connections are cut, and it goes on.
 #[tokio::test]
 async fn a_cut_connection_costs_no_lock() {
-    let _share = share().await;
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
-    let call = locks.lock("cut").lease(SHORT).run(async {
+    let clock = JumpingClock::default();
+    let locks = connected_by(&proxy.url(), &clock).await;
+    let call = locks.lock("cut").lease(LONG).run(async {
         let lock = current().unwrap();
         for close in [Close::Fin, Close::Reset] {
             proxy.cut(close);
             let renewals = lock.renewals();
+            clock.until_renewal();
             eventually("a renewal on a new connection", || async { lock.renewals() > renewals }).await;
         }
     });
@@ -424,7 +439,7 @@ const BAD_MOMENTS: [BadMoment; 2] = [
     ),
 ];
 
-// Rows 52 and 54: an older server hides such an error of a script's command in the text of another one.
+// docs/faults.md, rows 52 and 54: an older server hides such an error of a script's command in the text of another one.
 #[tokio::test]
 async fn a_lock_is_waited_for_while_the_server_cannot_write() {
     let server = Server::start();
@@ -457,7 +472,7 @@ async fn a_lock_is_waited_for_while_the_server_cannot_write() {
     }
 }
 
-// Rows 52 and 54, for what is held.
+// docs/faults.md, rows 52 and 54, for what is held.
 #[tokio::test]
 async fn a_lock_is_given_back_as_soon_as_the_server_can_write_again() {
     let server = Server::start();
@@ -481,7 +496,7 @@ async fn a_lock_is_given_back_as_soon_as_the_server_can_write_again() {
     }
 }
 
-// Rows 52 and 53: what a former primary no longer has may well be held on the new one.
+// docs/faults.md, rows 52 and 53: what a former primary no longer has may well be held on the new one.
 #[tokio::test]
 async fn a_demoted_server_without_the_key_does_not_tell_that_the_lock_is_gone() {
     let server = Server::start();
@@ -506,13 +521,14 @@ async fn a_demoted_server_without_the_key_does_not_tell_that_the_lock_is_gone() 
 #[tokio::test]
 async fn a_check_of_a_server_that_stands_still_fails() {
     let server = Server::start();
-    let locks = connected(&server.url()).await;
+    let locks = hurried(&server.url()).await;
     server.pause();
-    let check = tokio::time::timeout(PATIENCE, locks.check()).await;
+    let check = tokio::time::timeout(PATIENCE, locks.check_connection()).await;
     server.resume();
-    refused(check.expect("within the response time-out"));
+    let failed = check.expect("within the response time-out").unwrap_err();
+    assert!(failed.is_retryable(), "{failed:?}");
     eventually("the server to be found well again", || async {
-        locks.check().await.is_ok()
+        locks.check_connection().await.is_ok()
     })
     .await;
 }

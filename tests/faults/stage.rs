@@ -1,30 +1,48 @@
-//! What most of these tests start with, and how they look at what is left.
+//! The set-up of most of these tests, and their checks of the keys that are left.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{BootClock, Clock, LockError, LockManager, LostReason, Moment};
-use lock_tests::{Command, Proxy, Server, Stamp, eventually};
+use lock_runtime::{BootClock, Clock, LockError, LockManager, LockManagerBuilder, LostReason, Moment, current};
+use lock_tests::{Command, PATIENCE, Proxy, Server, eventually};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A lease that cannot end during a test: a key that is gone was released.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
-/// A lease that is renewed several times during a test, with a third of it to spare on a busy machine.
-pub(crate) const SHORT: Duration = Duration::from_millis(1500);
-/// What the managers here give a server to answer.
+/// A lease that is renewed after four seconds and has two to spare then, for tests of the watchdog that all
+/// managers with the usual clock share. A manager with another clock has a watchdog of its own.
+pub(crate) const LEASE: Duration = Duration::from_secs(6);
+/// The response time-out of a [`hurried`] manager.
 pub(crate) const ANSWER: Duration = Duration::from_millis(400);
 
-/// A manager with a short response time-out.
-pub(crate) fn manager(url: &str) -> LockManager {
-    LockManager::builder(url).response_timeout(ANSWER).build().unwrap()
+/// A manager whose time-outs no busy machine meets.
+pub(crate) fn builder(url: &str) -> LockManagerBuilder {
+    LockManager::builder(url)
+        .connect_timeout(PATIENCE)
+        .response_timeout(PATIENCE)
 }
 
-/// [`manager`], connected: what follows is not the first command.
+/// Such a manager, connected beforehand.
 pub(crate) async fn connected(url: &str) -> LockManager {
-    let locks = manager(url);
-    locks.check().await.unwrap();
+    connect(builder(url)).await
+}
+
+/// The same with a clock that a test has jump ahead.
+pub(crate) async fn connected_by(url: &str, clock: &JumpingClock) -> LockManager {
+    connect(builder(url).clock(clock.clone())).await
+}
+
+/// A connected manager for answers that never come, with a short response time-out.
+pub(crate) async fn hurried(url: &str) -> LockManager {
+    let locks = LockManager::builder(url).response_timeout(ANSWER).build().unwrap();
+    eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
+    locks
+}
+
+async fn connect(builder: LockManagerBuilder) -> LockManager {
+    let locks = builder.build().unwrap();
+    locks.check_connection().await.unwrap();
     locks
 }
 
@@ -42,16 +60,18 @@ pub(crate) async fn gone(server: &Server, key: &str) {
     .await;
 }
 
-/// Whether a command is a renewal of a lock with this lease: a check has no lease, a release of it neither. For rules that are made
-/// when the lock is held, since the acquire of an older server looks the same.
+/// Returns `true` for a renewal of a lock with this lease, alone or among others. A check has the lease 0.
 pub(crate) fn renews(key: &str, lease: Duration) -> impl Fn(&Command) -> bool + Send + use<> {
     let (key, lease) = (stored(key), lease.as_millis().to_string());
     move |command| {
-        let words = &command.arguments;
-        command.is_script()
-            && words.len() >= 6
-            && words.iter().any(|word| word == key.as_bytes())
-            && words.last().is_some_and(|last| last == lease.as_bytes())
+        let keys = command.argument(2).and_then(|keys| keys.parse::<usize>().ok());
+        let Some(keys) = keys.filter(|_| command.is_script()) else {
+            return false;
+        };
+        // The keys, and then for each of them the holder's value and the new lease.
+        let is_batch = command.arguments.len() == 3 + 3 * keys;
+        let mut renewed = (0..keys).filter(|nth| command.argument(3 + nth) == Some(&key));
+        is_batch && renewed.any(|nth| command.argument(3 + keys + 2 * nth + 1) == Some(&lease))
     }
 }
 
@@ -102,22 +122,10 @@ pub(crate) const fn cancelled(reason: LostReason) -> (LostReason, bool) {
     (reason, false)
 }
 
-/// A body that never ends and yields every millisecond; `last` is the end of its last poll.
-pub(crate) async fn ticking(last: &AtomicU64) {
-    let mut work = Box::pin(async {
-        loop {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    });
-    poll_fn(|cx| {
-        let polled = work.as_mut().poll(cx);
-        last.store(Stamp::now().as_nanos(), Ordering::SeqCst);
-        polled
-    })
-    .await;
-}
-
 /// The boot clock plus a jump, as after a suspended host wakes.
+///
+/// A test that needs renewals takes a [`LONG`] lease and [jumps](JumpingClock::until_renewal) to its renewal. No
+/// busy machine uses up the half minute that is left of the lease then.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JumpingClock(Arc<AtomicU64>);
 
@@ -125,6 +133,25 @@ impl JumpingClock {
     pub(crate) fn jump(&self, span: Duration) {
         self.0
             .fetch_add(u64::try_from(span.as_nanos()).unwrap(), Ordering::SeqCst);
+    }
+
+    /// By how much it is ahead.
+    pub(crate) fn jumped(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::SeqCst))
+    }
+
+    /// Jumps to when locks that were just taken or renewed for [`LONG`] are to be renewed.
+    pub(crate) fn until_renewal(&self) {
+        self.jump(LONG * 7 / 10);
+    }
+
+    /// Jumps to the renewal of the current lock, which fails, and then to 300 ms before the lock's deadline.
+    pub(crate) async fn past_a_failed_renewal(&self) {
+        self.until_renewal();
+        // By then it has failed: the watchdog looks at the clock once a second, and no attempt takes longer than two.
+        tokio::time::sleep(Duration::from_millis(3500)).await;
+        let left = current().unwrap().remaining();
+        self.jump(left.saturating_sub(Duration::from_millis(300)));
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a lock tells the log.
+//! The events and spans that a lock logs.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -67,7 +67,7 @@ async fn the_span_of_a_call_tells_key_wait_attempts_holder_fence_and_outcome() {
         .lock("told")
         .lease(LONG)
         .fencing()
-        .run(async { current().unwrap().fence().await.unwrap() })
+        .run(async { current().unwrap().fencing_token().await.unwrap().get() })
         .await
         .unwrap();
     let told = spans.last();
@@ -84,7 +84,7 @@ async fn the_span_of_a_call_tells_key_wait_attempts_holder_fence_and_outcome() {
     let fence = locks
         .lock("later")
         .lease(LONG)
-        .run(async { current().unwrap().fence().await.unwrap() })
+        .run(async { current().unwrap().fencing_token().await.unwrap().get() })
         .await
         .unwrap();
     assert_eq!(spans.last()["fence"], fence.to_string());
@@ -93,12 +93,12 @@ async fn the_span_of_a_call_tells_key_wait_attempts_holder_fence_and_outcome() {
     let guard = locks
         .lock("held")
         .lease(LONG)
-        .holder("the-owner")
+        .label("the-owner")
         .acquire()
         .await
         .unwrap();
     let other = connected(&server.url()).await;
-    let busy = other.lock("held").wait(Duration::from_millis(200)).acquire().await;
+    let busy = other.lock("held").wait(Duration::from_secs(2)).acquire().await;
     assert!(busy.is_err_and(|error| error.is_busy()));
     let told = spans.last();
     assert_eq!(told["outcome"], "busy");

@@ -1,106 +1,113 @@
 //! The watchdog keeps locks alive: in time, in bulk, for as long as their guards live, and no longer than they may.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::{Context, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, LockStore, ReleaseRequest, RenewRequest, StoreFuture, Verdict,
+    AcquireRequest, Attempt, Fence, Lane, LockStore, LossHint, LossReceiver, Ownership, ReleaseRequest, RenewRequest,
+    StoreFuture,
 };
-use lock_runtime::{LockError, LockManager, LostReason, OnLost, current};
+use lock_runtime::{Clock, LockError, LockGuard, LockManager, LostReason, Moment, OnLost, current};
 use lock_tests::patience::eventually_blocking;
-use lock_tests::{PATIENCE, Proxy, Server, eventually, lock_child};
+use lock_tests::{PATIENCE, Proxy, Server, Stamp, cases, eventually, lock_child};
 
-use crate::stage::{LONG, SHORT, connected, gone, hog, renewals, share, stored};
+use crate::stage::{JumpingClock, LEASE, LONG, connected, connected_by, gone, hog, renewals, share, stored};
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap()
+}
 
 #[tokio::test]
 async fn a_lock_is_renewed_when_two_thirds_of_its_lease_have_passed() {
-    let _share = share().await;
     let server = Server::start();
-    let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
-    let guard = locks.lock("thirds").lease(SHORT).acquire().await.unwrap();
-    let acquired = proxy
-        .wait_for("the acquire", |command| command.mentions(&stored("thirds")))
-        .await
-        .at;
-    eventually("three renewals", || async { guard.renewals() >= 3 }).await;
-    let mut before = acquired;
-    for at in renewals(&proxy, "thirds", SHORT).into_iter().map(|command| command.at) {
-        let gap = at.since(before);
-        // The watchdog counts from just before the command was sent.
+    let clock = JumpingClock::default();
+    let locks = connected_by(&server.url(), &clock).await;
+    let guard = locks.lock("thirds").lease(LONG).acquire().await.unwrap();
+    for renewals in 1..=3 {
+        // The lease counts from when the last command that set it was sent, and the deadline leaves a margin.
+        let sent =
+            guard.handle().deadline().as_nanos() - nanos((LONG * 99 / 100).saturating_sub(Duration::from_millis(2)));
+        let due = Moment::from_nanos(sent).after(LONG * 2 / 3);
+        clock.jump(due.since(clock.now()).saturating_sub(Duration::from_secs(5)));
+        // The watchdog looks at the clock once a second.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        let so_far = guard.handle().renewals();
         assert!(
-            gap + Duration::from_millis(50) >= SHORT * 2 / 3,
-            "renewed after {gap:?} of {SHORT:?}"
+            so_far < renewals || clock.now() >= due,
+            "renewed long before it was due"
         );
-        assert!(gap <= SHORT * 85 / 100, "renewed only after {gap:?} of {SHORT:?}");
-        before = at;
+        clock.jump(due.since(clock.now()));
+        let since = Stamp::now();
+        eventually("the renewal", || async { guard.handle().renewals() >= renewals }).await;
+        let late = Stamp::now().calm_since(since);
+        assert!(late < LONG / 20, "renewed only {late:?} after it was due");
     }
     guard.release().await.unwrap();
 }
 
 #[tokio::test]
 async fn locks_that_are_due_together_are_renewed_in_one_round_trip() {
-    let _share = share().await;
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
-    let lease = SHORT * 2;
+    let clock = JumpingClock::default();
+    let locks = connected_by(&proxy.url(), &clock).await;
     let mut calls = tokio::task::JoinSet::new();
     for number in 0..300 {
-        calls.spawn(locks.lock(format!("batch:{number}")).lease(lease).acquire());
+        calls.spawn(locks.lock(format!("batch:{number}")).lease(LONG).acquire());
     }
     let guards: Vec<_> = calls.join_all().await.into_iter().map(Result::unwrap).collect();
     let mark = proxy.mark();
+    clock.until_renewal();
     eventually("every lock to be renewed", || async {
-        guards.iter().all(|guard| guard.renewals() >= 1)
+        guards.iter().all(|guard| guard.handle().renewals() >= 1)
     })
     .await;
-    let is_renewal = |words: &[Vec<u8>]| {
-        words
-            .last()
-            .is_some_and(|last| *last == lease.as_millis().to_string().into_bytes())
-    };
+    let lease = LONG.as_millis().to_string().into_bytes();
     let round_trips = proxy.commands()[mark..]
         .iter()
-        .filter(|command| command.is_script() && is_renewal(&command.arguments))
+        .filter(|command| command.is_script() && command.arguments.contains(&lease))
         .count();
+    // At most a hundred in one, four such at a time, and those that came due meanwhile.
     assert!(
         (1..=100).contains(&round_trips),
         "{round_trips} round trips for 300 locks"
     );
-    assert!(guards.iter().all(|guard| guard.is_held()));
+    assert!(guards.iter().all(LockGuard::is_held));
 }
 
 #[tokio::test]
 async fn a_call_that_outlives_its_renewals_counts_as_hung_and_is_cancelled() {
-    let _share = share().await;
     let server = Server::start();
-    let locks = connected(&server.url()).await;
-    let lease = Duration::from_millis(600);
-    let started = Instant::now();
-    let call = locks
-        .lock("hung")
-        .lease(lease)
-        .max_renewals(2)
-        .run(std::future::pending::<()>());
+    let clock = JumpingClock::default();
+    let locks = connected_by(&server.url(), &clock).await;
+    let started = clock.now();
+    let call = locks.lock("hung").lease(LONG).max_renewals(2).run(async {
+        let lock = current().unwrap();
+        for renewals in 1..=2 {
+            clock.until_renewal();
+            eventually("a renewal", || async { lock.renewals() >= renewals }).await;
+        }
+        clock.until_renewal();
+        std::future::pending::<()>().await;
+    });
     let error = tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap_err();
     let LockError::Hung { renewals: 2, held, .. } = &error else {
         panic!("{error:?}")
     };
     // Two renewals, and the moment of the third.
-    assert!(*held >= lease * 2 && *held <= started.elapsed(), "{held:?}");
+    assert!(*held >= LONG * 2 && *held <= clock.now().since(started), "{held:?}");
     assert_eq!(locks.stats().hung, 1);
     assert!(!server.exists(&stored("hung")), "a hung call's lock is given back");
 
-    let none = locks
-        .lock("hung")
-        .lease(lease)
-        .max_renewals(0)
-        .run(std::future::pending::<()>())
-        .await;
+    let none = locks.lock("hung").lease(LONG).max_renewals(0).run(async {
+        clock.until_renewal();
+        std::future::pending::<()>().await;
+    });
+    let none = none.await;
     assert!(matches!(none, Err(LockError::Hung { renewals: 0, .. })), "{none:?}");
 }
 
@@ -108,15 +115,18 @@ async fn a_call_that_outlives_its_renewals_counts_as_hung_and_is_cancelled() {
 async fn a_lock_that_is_not_to_be_renewed_is_not() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = connected(&proxy.url()).await;
-    let lease = Duration::from_millis(800);
-    let call = locks.lock("fixed").lease(lease).renew(false).run(async {
+    let clock = JumpingClock::default();
+    let locks = connected_by(&proxy.url(), &clock).await;
+    let call = locks.lock("fixed").lease(LONG).renew(false).run(async {
         let lock = current().unwrap();
+        clock.until_renewal();
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        clock.jump(LONG);
         let _ = lock.lost().await;
         lock.renewals()
     });
     assert!(call.await.unwrap_err().is_lost());
-    assert!(renewals(&proxy, "fixed", lease).is_empty());
+    assert!(renewals(&proxy, "fixed", LONG).is_empty());
     assert_eq!(locks.stats().renewals, 0);
 }
 
@@ -139,11 +149,11 @@ fn the_global_manager_outlives_the_runtime_that_made_it() {
     let _share = first.block_on(share());
     let guard = first.block_on(async {
         let locks = lock_runtime::init(&server.url()).await.unwrap();
-        locks.lock("global").lease(SHORT).acquire().await.unwrap()
+        locks.lock("global").lease(LEASE).acquire().await.unwrap()
     });
     drop(first);
     // No runtime is there now but the lock thread's.
-    eventually_blocking("two renewals", || guard.renewals() >= 2);
+    eventually_blocking("a renewal", || guard.handle().renewals() >= 1);
     let second = run();
     second.block_on(async {
         let locks = lock_runtime::init(&server.url()).await.unwrap();
@@ -156,21 +166,16 @@ fn the_global_manager_outlives_the_runtime_that_made_it() {
     });
 }
 
-// The same as two tests would do it, whichever comes first.
-#[tokio::test]
-async fn one_test_uses_the_global_manager() {
-    uses_the_global_manager("one").await;
-}
-
-#[tokio::test]
-async fn another_test_uses_the_global_manager() {
-    uses_the_global_manager("two").await;
+cases! {
+    // The same as two tests would do it, whichever comes first.
+    one_test_uses_the_global_manager: uses_the_global_manager("one");
+    another_test_uses_the_global_manager: uses_the_global_manager("two");
 }
 
 async fn uses_the_global_manager(key: &str) {
     let _share = share().await;
     let locks = lock_runtime::init(&global_server().url()).await.unwrap();
-    let call = locks.lock(key).lease(SHORT).run(async {
+    let call = locks.lock(key).lease(LEASE).run(async {
         let lock = current().unwrap();
         eventually("a renewal", || async { lock.renewals() > 0 }).await;
     });
@@ -249,14 +254,17 @@ fn a_hundred_thousand_locks_are_renewed_in_time_by_one_thread() {
 async fn a_watchdog_of_one_store_does_not_wait_for_another() {
     let _share = share().await;
     let (silent, healthy) = (Server::start(), Server::start());
-    let stuck = LockManager::builder(&silent.url()).build().unwrap();
-    let good = connected(&healthy.url()).await;
-    let held = stuck.lock("silent").lease(SHORT).acquire().await.unwrap();
-    let other = good.lock("healthy").lease(SHORT).acquire().await.unwrap();
+    let (stuck, good) = (connected(&silent.url()).await, connected(&healthy.url()).await);
+    let held = stuck.lock("silent").lease(LEASE).acquire().await.unwrap();
+    let other = good.lock("healthy").lease(LEASE).acquire().await.unwrap();
     silent.pause();
-    eventually("two renewals on the healthy server", || async { other.renewals() >= 2 }).await;
+    let renewals = held.handle().renewals();
+    eventually("two renewals on the healthy server", || async {
+        other.handle().renewals() >= 2
+    })
+    .await;
+    assert_eq!(held.handle().renewals(), renewals);
     silent.resume();
-    assert!(held.renewals() <= 1);
     other.release().await.unwrap();
 }
 
@@ -320,7 +328,7 @@ fn a_waker_that_acts_at_once_does_not_stop_the_lock_thread() {
     runtime.block_on(async {
         let other = locks.lock("other").lease(lease).acquire().await.unwrap();
         eventually("the lock thread to renew another lock", || async {
-            other.renewals() >= 1
+            other.handle().renewals() >= 1
         })
         .await;
     });
@@ -335,11 +343,11 @@ impl LockStore for SilentRenewals {
         self.0.acquire(request)
     }
 
-    fn renew<'a>(&'a self, _: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>> {
+    fn renew<'a>(&'a self, _: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
         Box::pin(std::future::pending())
     }
 
-    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict> {
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
         self.0.release(request)
     }
 
@@ -378,4 +386,185 @@ async fn every_lock_of_a_silent_store_is_lost_as_unreachable() {
         );
     }
     assert_eq!(locks.stats().lost_unreachable, 3000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_renewed_before_a_skew_that_takes_most_of_its_lease_ends_it() {
+    let lease = Duration::from_secs(15);
+    for skew in [0, 5, 6, 10, 14] {
+        let locks = LockManager::builder("memory://").skew(Duration::from_secs(skew));
+        let request = locks.build().unwrap().lock("skewed").lease(lease).max_renewals(100);
+        let guard = request.acquire().await.unwrap();
+        tokio::time::sleep(lease * 2).await;
+        assert!(guard.is_held(), "lost with a skew of {skew} s: {guard:?}");
+        guard.release().await.unwrap();
+    }
+}
+
+/// A store of several servers, of which the second answers no renewal.
+#[derive(Default)]
+struct HalfDead {
+    tables: MemoryStore,
+    receiver: OnceLock<LossReceiver>,
+    checks: AtomicU64,
+    /// The number of times that a report was held up while the store was asked for a lane.
+    held_up: AtomicU64,
+}
+
+impl std::fmt::Debug for HalfDead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("HalfDead").field(&self.tables).finish()
+    }
+}
+
+const DEAD: Lane = Lane(1);
+
+impl LockStore for HalfDead {
+    fn lane(&self, key: &str) -> Lane {
+        if key.contains("reporting") {
+            // A store whose servers change asks under a lock of its own, under which it also reports.
+            let (report, done) = (self.receiver.get().unwrap().clone(), mpsc::channel());
+            std::thread::spawn(move || {
+                report(LossHint::All(Lane(0)));
+                done.0.send(())
+            });
+            let is_held_up = done.1.recv_timeout(PATIENCE / 10).is_err();
+            self.held_up.fetch_add(u64::from(is_held_up), Ordering::SeqCst);
+        }
+        if key.contains("dead") {
+            DEAD
+        } else {
+            Lane(u32::from(key.contains("third")) * 2)
+        }
+    }
+
+    fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+        self.tables.acquire(request)
+    }
+
+    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
+        if requests.iter().any(|request| self.lane(&request.key) == DEAD) {
+            return Box::pin(std::future::pending());
+        }
+        let checks = requests.iter().filter(|request| request.extend.is_none()).count();
+        self.checks.fetch_add(checks as u64, Ordering::SeqCst);
+        self.tables.renew(requests)
+    }
+
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
+        self.tables.release(request)
+    }
+
+    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+        self.tables.fence(key, value)
+    }
+
+    fn release_is_immediate(&self) -> bool {
+        true
+    }
+
+    fn report_losses(&self, receiver: LossReceiver) -> bool {
+        self.receiver.set(receiver).is_ok()
+    }
+}
+
+/// There are more locks on the dead server than are renewed at once.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_answer_holds_up_no_other_servers_locks() {
+    let store = Arc::new(HalfDead::default());
+    let locks = LockManager::builder("memory://").store(store.clone()).build().unwrap();
+    let lease = Duration::from_secs(6);
+    let take = |key: String| locks.lock(key).lease(lease).acquire();
+    let mut dead = Vec::new();
+    for number in 0..3000 {
+        dead.push(take(format!("dead:{number}")).await.unwrap());
+    }
+    let mut alive = Vec::new();
+    for number in 0..100 {
+        alive.push(take(format!("alive:{number}")).await.unwrap());
+    }
+    for guard in &dead {
+        assert!(matches!(
+            guard.lost().await,
+            LockError::Lost {
+                reason: LostReason::Unreachable,
+                ..
+            }
+        ));
+    }
+    // Past the first leases: each was renewed although the dead server's locks were due before.
+    tokio::time::sleep(lease / 3).await;
+    for guard in &alive {
+        assert!(
+            guard.handle().renewals() >= 1,
+            "a lock of the other server was not renewed: {guard:?}"
+        );
+    }
+    assert_eq!(locks.stats().lost_unreachable, 3000, "{:?}", locks.stats());
+    // What one server reports concerns its own locks only.
+    let checks = || store.checks.load(Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let before = checks();
+    let report = store.receiver.get().unwrap();
+    report(LossHint::All(DEAD));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(
+        checks() < before + 100,
+        "the report of one server had another one's locks checked"
+    );
+    let before = checks();
+    report(LossHint::All(Lane(0)));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(checks() >= before + 100, "{} checks", checks() - before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_answer_holds_up_no_locks_of_several_other_servers() {
+    let locks = LockManager::builder("memory://")
+        .store(Arc::new(HalfDead::default()))
+        .build()
+        .unwrap();
+    let lease = Duration::from_secs(6);
+    let take = |keys: [String; 2]| locks.lock_all(keys).lease(lease).acquire();
+    let mut dead = Vec::new();
+    for number in 0..500 {
+        dead.push(
+            take([format!("alive:{number}"), format!("dead:{number}")])
+                .await
+                .unwrap(),
+        );
+    }
+    let alive = [
+        take(["third:a".to_owned(), "x".to_owned()]).await.unwrap(),
+        // In the other order.
+        take(["a".to_owned(), "third:x".to_owned()]).await.unwrap(),
+    ];
+    for guard in &dead {
+        guard.lost().await;
+    }
+    tokio::time::sleep(lease / 3).await;
+    for guard in &alive {
+        assert!(
+            guard.handle().renewals() >= 1,
+            "a lock of two other servers was not renewed: {guard:?}"
+        );
+    }
+    assert_eq!(locks.stats().lost_unreachable, 500, "{:?}", locks.stats());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_can_report_losses_while_it_is_asked_for_a_lane() {
+    let store = Arc::new(HalfDead::default());
+    let locks = LockManager::builder("memory://").store(store.clone()).build().unwrap();
+    let guard = locks.lock("reporting").lease(LEASE).acquire().await.unwrap();
+    tokio::time::sleep(LEASE * 3).await;
+    assert!(guard.handle().renewals() >= 1, "{guard:?}");
+    store.receiver.get().unwrap()(LossHint::Back(Lane(0)));
+    tokio::time::sleep(LEASE).await;
+    assert_eq!(
+        store.held_up.load(Ordering::SeqCst),
+        0,
+        "a report waited for the watchdog, which waited for the store"
+    );
+    guard.release().await.unwrap();
 }

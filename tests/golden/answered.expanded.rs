@@ -1,48 +1,49 @@
 pub(crate) async fn report(r#type: Kind, path: &str) -> Report {
     #![allow(clippy::pedantic)]
-    static __LOCK_SITE: platform::locks::__private::Site = platform::locks::__private::Site {
-        template: "report:<r#type>:<path:raw>",
+    use platform::locks::__private as __lock_private;
+    static __LOCK_SITE: __lock_private::CallSite = __lock_private::CallSite {
+        templates: &["report:<r#type>:<path:raw>"],
         function: ::core::concat!(::core::module_path!(), "::report"),
     };
-    let __lock_call = platform::locks::__private::call(
+    let __lock_call = __lock_private::call(
             &__LOCK_SITE,
-            platform::locks::__private::key()
-                .text("report:")
-                .value(&r#type)
-                .text(":")
-                .raw(&path),
+            __lock_private::key().text("report:").value(&r#type).text(":").raw(&path),
         )
         .renew(false)
-        .fair(true)
-        .pipelined(true)
-        .on_lost(platform::locks::__private::OnLost::Signal);
+        .fair()
+        .pipelined()
+        .on_lost(__lock_private::OnLost::Signal);
     let mut __lock_held = ::core::option::Option::None;
-    let __lock_ended = {
+    let __lock_value = {
         let __lock_body = ::core::pin::pin!(async move {
             if let ::core::option::Option::Some(__lock_value) = ::core::option::Option::None::<
-                Report,
+                __lock_private::Box<Report>,
             > {
-                return __lock_value;
+                return *__lock_value;
             }
-            let r#type = r#type;
-            let path = path;
+            let _ = &path;
             let _ = &r#type;
-            let __lock_value: Report = '__lock_body: { Report::new(path).await };
-            #[allow(unreachable_code)] __lock_value
+            let __lock_value: Report = '__lock_end: {
+                if let ::core::option::Option::Some(__lock_value) = ::core::option::Option::None::<
+                    __lock_private::Box<Report>,
+                > {
+                    break '__lock_end *__lock_value;
+                }
+                '__lock_body: { Report::new(path).await }
+            };
+            __lock_value
         });
-        match __lock_call.enter().await {
-            ::core::result::Result::Ok(__lock_granted) => {
-                __lock_held.insert(__lock_granted).run(__lock_body).await
-            }
-            ::core::result::Result::Err(__lock_error) => {
-                platform::locks::__private::Ended::Cancelled(__lock_error)
-            }
-        }
+        __lock_private::run(
+                __lock_private::enter(__lock_call).await,
+                &mut __lock_held,
+                __lock_body,
+            )
+            .await
     };
-    let __lock_ended = platform::locks::__private::leave(__lock_held, __lock_ended)
-        .await;
-    platform::locks::__private::returned(
-        __lock_ended,
-        platform::locks::__private::OrElse(answers::cached),
+    let __lock_left = __lock_private::leave(__lock_held).await;
+    __lock_private::returned(
+        __lock_value,
+        __lock_left,
+        __lock_private::OrElse(answers::cached),
     )
 }

@@ -2,7 +2,7 @@
     key = "report:<r#type>:<path:raw>",
     renew = false,
     fair,
-    release = "pipelined",
+    release = pipelined,
     on_busy = answers::cached,
     on_lost = signal,
     crate = platform::locks

@@ -14,57 +14,62 @@ where
     Self: 'async_trait,
 {
     Box::pin(async move {
-        static __LOCK_SITE: ::lock_runtime::__private::Site = ::lock_runtime::__private::Site {
-            template: "account:<id>",
+        use ::lock_runtime::__private as __lock_private;
+        static __LOCK_SITE: __lock_private::CallSite = __lock_private::CallSite {
+            templates: &["account:<id>"],
             function: ::core::concat!(::core::module_path!(), "::pay"),
         };
         let __lock_call = {
+            #[allow(clippy::shadow_same)]
             let Account(id) = &__arg1;
-            ::lock_runtime::__private::call(
+            __lock_private::call(
                 &__LOCK_SITE,
-                ::lock_runtime::__private::key().text("account:").value(&id),
+                __lock_private::key().text("account:").value(&id),
             )
         };
         let mut __lock_held = ::core::option::Option::None;
-        let __lock_ended = {
+        let __lock_value = {
             let __lock_body = ::core::pin::pin!(async move {
                 if let ::core::option::Option::Some(__lock_value) = ::core::option::Option::None::<
-                    Result<(), PayError>,
+                    __lock_private::Box<Result<(), PayError>>,
                 > {
-                    return __lock_value;
+                    return *__lock_value;
                 }
-                let __lock_value: Result<(), PayError> = '__lock_body: {
-                    if let ::core::option::Option::Some(__ret) = ::core::option::Option::None::<
-                        Result<(), PayError>,
+                let __lock_value: Result<(), PayError> = '__lock_end: {
+                    if let ::core::option::Option::Some(__lock_value) = ::core::option::Option::None::<
+                        __lock_private::Box<Result<(), PayError>>,
                     > {
-                        #[allow(unreachable_code)] return __ret;
+                        break '__lock_end *__lock_value;
                     }
-                    let __self = self;
-                    let Account(id) = {
-                        let __arg1 = __arg1;
-                        __arg1
-                    };
-                    let _ = &id;
-                    let amount = amount;
-                    let __ret: Result<(), PayError> = { __self.bank.pay(amount).await };
-                    #[allow(unreachable_code)] __ret
+                    '__lock_body: {
+                        if let ::core::option::Option::Some(__ret) = ::core::option::Option::None::<
+                            Result<(), PayError>,
+                        > {
+                            #[allow(unreachable_code)] return __ret;
+                        }
+                        let __self = self;
+                        let Account(id) = {
+                            let __arg1 = __arg1;
+                            __arg1
+                        };
+                        let _ = &id;
+                        let amount = amount;
+                        let __ret: Result<(), PayError> = {
+                            __self.bank.pay(amount).await
+                        };
+                        #[allow(unreachable_code)] __ret
+                    }
                 };
-                #[allow(unreachable_code)] __lock_value
+                __lock_value
             });
-            match __lock_call.enter().await {
-                ::core::result::Result::Ok(__lock_granted) => {
-                    __lock_held.insert(__lock_granted).run(__lock_body).await
-                }
-                ::core::result::Result::Err(__lock_error) => {
-                    ::lock_runtime::__private::Ended::Cancelled(__lock_error)
-                }
-            }
+            __lock_private::run(
+                    __lock_private::enter(__lock_call).await,
+                    &mut __lock_held,
+                    __lock_body,
+                )
+                .await
         };
-        let __lock_ended = ::lock_runtime::__private::leave(__lock_held, __lock_ended)
-            .await;
-        ::lock_runtime::__private::returned(
-            __lock_ended,
-            ::lock_runtime::__private::OrError,
-        )
+        let __lock_left = __lock_private::leave(__lock_held).await;
+        __lock_private::returned(__lock_value, __lock_left, __lock_private::OrError)
     })
 }

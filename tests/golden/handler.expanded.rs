@@ -7,18 +7,22 @@ pub async fn place(
     _request: Request,
     __lock_arg5: HeaderMap,
 ) -> Result<impl IntoResponse, AppError> {
-    static __LOCK_SITE: ::lock_runtime::__private::Site = ::lock_runtime::__private::Site {
-        template: "{<shop>}:order:<order.id>:<REGION>",
+    use ::lock_runtime::__private as __lock_private;
+    static __LOCK_SITE: __lock_private::CallSite = __lock_private::CallSite {
+        templates: &["{<shop>}:order:<order.id>:<REGION>"],
         function: ::core::concat!(::core::module_path!(), "::place"),
     };
     let __lock_call = {
+        #[allow(clippy::shadow_same)]
         let State(state) = &state;
+        #[allow(clippy::shadow_same)]
         let Path((shop, _)) = &shop;
+        #[allow(clippy::shadow_same)]
         let Extension(config) = &config;
-        ::lock_runtime::__private::call_on(
+        __lock_private::call_on(
                 &state.locks,
                 &__LOCK_SITE,
-                ::lock_runtime::__private::key()
+                __lock_private::key()
                     .text("{")
                     .value(&shop)
                     .text("}:order:")
@@ -28,15 +32,15 @@ pub async fn place(
             )
             .lease(config.lease)
             .max_renewals(3)
-            .fencing(true)
+            .fencing()
     };
     let mut __lock_held = ::core::option::Option::None;
-    let __lock_ended = {
+    let __lock_value = {
         let __lock_body = ::core::pin::pin!(async move {
             if let ::core::option::Option::Some(__lock_value) = ::core::option::Option::None::<
-                Result<_, AppError>,
+                __lock_private::Box<Result<_, AppError>>,
             > {
-                return __lock_value;
+                return *__lock_value;
             }
             let __lock_arg0 = state;
             let State(state) = __lock_arg0;
@@ -44,29 +48,36 @@ pub async fn place(
             let Path((shop, _)) = __lock_arg1;
             let __lock_arg2 = config;
             let Extension(config) = __lock_arg2;
+            #[allow(clippy::shadow_same)]
             let mut order = order;
             #[allow(
                 clippy::no_effect_underscore_binding,
                 clippy::used_underscore_binding
             )]
+            #[allow(clippy::shadow_same)]
             let _request = _request;
             let __lock_arg5 = __lock_arg5;
             let _ = &config;
-            let __lock_value: Result<_, AppError> = '__lock_body: {
-                order.shop = shop;
-                state.orders.place(order).await
+            let __lock_value: Result<_, AppError> = '__lock_end: {
+                if let ::core::option::Option::Some(__lock_value) = ::core::option::Option::None::<
+                    __lock_private::Box<Result<_, AppError>>,
+                > {
+                    break '__lock_end *__lock_value;
+                }
+                '__lock_body: {
+                    order.shop = shop;
+                    state.orders.place(order).await
+                }
             };
-            #[allow(unreachable_code)] __lock_value
+            __lock_value
         });
-        match __lock_call.enter().await {
-            ::core::result::Result::Ok(__lock_granted) => {
-                __lock_held.insert(__lock_granted).run(__lock_body).await
-            }
-            ::core::result::Result::Err(__lock_error) => {
-                ::lock_runtime::__private::Ended::Cancelled(__lock_error)
-            }
-        }
+        __lock_private::run(
+                __lock_private::enter(__lock_call).await,
+                &mut __lock_held,
+                __lock_body,
+            )
+            .await
     };
-    let __lock_ended = ::lock_runtime::__private::leave(__lock_held, __lock_ended).await;
-    ::lock_runtime::__private::returned(__lock_ended, ::lock_runtime::__private::OrError)
+    let __lock_left = __lock_private::leave(__lock_held).await;
+    __lock_private::returned(__lock_value, __lock_left, __lock_private::OrError)
 }

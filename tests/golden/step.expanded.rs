@@ -1,38 +1,43 @@
 async fn step(order: &Order, workflow_id: Uuid) -> Result<(), OrderError> {
-    static __LOCK_SITE: ::lock_runtime::__private::Site = ::lock_runtime::__private::Site {
-        template: "order:<order.id>",
+    use ::lock_runtime::__private as __lock_private;
+    static __LOCK_SITE: __lock_private::CallSite = __lock_private::CallSite {
+        templates: &["order:<order.id>"],
         function: ::core::concat!(::core::module_path!(), "::step"),
     };
-    let __lock_call = ::lock_runtime::__private::call(
+    let __lock_call = __lock_private::for_owner(
+        __lock_private::call(
             &__LOCK_SITE,
-            ::lock_runtime::__private::key().text("order:").value(&order.id),
-        )
-        .owner(::lock_runtime::__private::key().text("workflow:").value(&workflow_id))
-        .reentrant(false);
+            __lock_private::key().text("order:").value(&order.id),
+        ),
+        __lock_private::key().text("workflow:").value(&workflow_id),
+    );
     let mut __lock_held = ::core::option::Option::None;
-    let __lock_ended = {
+    let __lock_value = {
         let __lock_body = ::core::pin::pin!(async move {
             if let ::core::option::Option::Some(__lock_value) = ::core::option::Option::None::<
-                Result<(), OrderError>,
+                __lock_private::Box<Result<(), OrderError>>,
             > {
-                return __lock_value;
+                return *__lock_value;
             }
-            let order = order;
-            let workflow_id = workflow_id;
-            let __lock_value: Result<(), OrderError> = '__lock_body: {
-                order.step(workflow_id).await
+            let _ = &workflow_id;
+            let _ = &order;
+            let __lock_value: Result<(), OrderError> = '__lock_end: {
+                if let ::core::option::Option::Some(__lock_value) = ::core::option::Option::None::<
+                    __lock_private::Box<Result<(), OrderError>>,
+                > {
+                    break '__lock_end *__lock_value;
+                }
+                '__lock_body: { order.step(workflow_id).await }
             };
-            #[allow(unreachable_code)] __lock_value
+            __lock_value
         });
-        match __lock_call.enter().await {
-            ::core::result::Result::Ok(__lock_granted) => {
-                __lock_held.insert(__lock_granted).run(__lock_body).await
-            }
-            ::core::result::Result::Err(__lock_error) => {
-                ::lock_runtime::__private::Ended::Cancelled(__lock_error)
-            }
-        }
+        __lock_private::run(
+                __lock_private::enter(__lock_call).await,
+                &mut __lock_held,
+                __lock_body,
+            )
+            .await
     };
-    let __lock_ended = ::lock_runtime::__private::leave(__lock_held, __lock_ended).await;
-    ::lock_runtime::__private::returned(__lock_ended, ::lock_runtime::__private::OrError)
+    let __lock_left = __lock_private::leave(__lock_held).await;
+    __lock_private::returned(__lock_value, __lock_left, __lock_private::OrError)
 }

@@ -34,17 +34,17 @@ async fn reentrant_calls_pass_through_and_are_counted_until_the_outermost_ends()
         .lock("k")
         .reentrant()
         .run(async move {
-            assert_eq!(current().unwrap().holds(), 1);
+            assert_eq!(current().unwrap().hold_count(), 1);
             let deeper = inner.clone();
             let twice = inner.lock("k").reentrant().run(async move {
-                assert_eq!(current().unwrap().holds(), 2);
+                assert_eq!(current().unwrap().hold_count(), 2);
                 let deepest = deeper.lock("k").reentrant().acquire().await.unwrap();
-                assert_eq!(deepest.holds(), 3);
+                assert_eq!(deepest.handle().hold_count(), 3);
                 deepest.release().await.unwrap();
-                current().unwrap().holds()
+                current().unwrap().hold_count()
             });
             assert_eq!(twice.await.unwrap(), 2);
-            assert_eq!(current().unwrap().holds(), 1);
+            assert_eq!(current().unwrap().hold_count(), 1);
             let other = inner.clone();
             assert!(!tokio::spawn(async move { is_free(&other).await }).await.unwrap());
         })
@@ -74,7 +74,7 @@ async fn a_guard_taken_inside_keeps_the_lock_when_it_outlives_the_outer_call() {
         .run(async move { inner.lock("k").reentrant().acquire().await.unwrap() })
         .await
         .unwrap();
-    assert!(guard.is_held() && guard.holds() == 1);
+    assert!(guard.is_held() && guard.handle().hold_count() == 1);
     assert!(!is_free(&locks).await);
     guard.release().await.unwrap();
     assert!(is_free(&locks).await);
@@ -109,10 +109,10 @@ async fn a_nested_call_that_wants_a_token_gets_the_one_of_its_hold() {
     let tokens = locks.lock("k").run(async move {
         let request = inner.lock("k").reentrant().fencing();
         let token = request
-            .run(async { current().unwrap().fence().await.unwrap() })
+            .run(async { current().unwrap().fencing_token().await.unwrap().get() })
             .await
             .unwrap();
-        (token, current().unwrap().fence().await.unwrap())
+        (token, current().unwrap().fencing_token().await.unwrap().get())
     });
     let (inside, around) = tokens.await.unwrap();
     assert_eq!(inside, around);
@@ -151,11 +151,11 @@ async fn two_nested_calls_at_once_are_two_more_holds() {
         let hold = || inner.lock("k").reentrant().acquire();
         let (one, other) = tokio::join!(hold(), hold());
         let (one, other) = (one.unwrap(), other.unwrap());
-        let holds = (current().unwrap().holds(), one.holds());
+        let holds = (current().unwrap().hold_count(), one.handle().hold_count());
         drop(one);
-        let after = current().unwrap().holds();
+        let after = current().unwrap().hold_count();
         other.release().await.unwrap();
-        (holds, after, current().unwrap().holds())
+        (holds, after, current().unwrap().hold_count())
     });
     assert_eq!(held.await.unwrap(), ((3, 3), 2, 1));
 }
@@ -170,7 +170,7 @@ async fn a_call_inside_a_nested_one_still_knows_all_locks_around_it() {
         let again = three
             .lock("b")
             .reentrant()
-            .run(async { current().unwrap().holds() })
+            .run(async { current().unwrap().hold_count() })
             .await;
         let refused = three.lock("b").acquire().await.map(drop);
         (again.unwrap(), refused)
@@ -251,7 +251,7 @@ async fn a_nested_call_is_cancelled_or_told_as_it_asks_for_itself() {
                 ended.is_err_and(|error| error.is_lost()),
                 "the nested call did not say otherwise"
             );
-            current().unwrap().is_held()
+            current().unwrap().ensure(Duration::ZERO).is_ok()
         });
     assert!(!outer.await.unwrap(), "the outer one goes on, and knows");
     assert!(cancelled.await.is_err());

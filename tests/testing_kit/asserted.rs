@@ -1,4 +1,4 @@
-//! `assert_locked!`, in code that must be under a lock and in tests.
+//! `assert_locked!`, in code that must run under a lock, and in tests.
 
 use std::fmt;
 
@@ -84,11 +84,8 @@ async fn code_outside_panics_at_its_own_line_with_the_key_and_what_to_do() {
 #[tokio::test]
 async fn code_under_other_locks_panics_and_names_them() {
     let locks = memory();
-    let both = locks.lock("a").holder("first").run(async {
-        let inner = locks
-            .lock("b")
-            .holder("second")
-            .run(async { panic_of(|| guarded(7)).0 });
+    let both = locks.lock("a").label("first").run(async {
+        let inner = locks.lock("b").label("second").run(async { panic_of(|| guarded(7)).0 });
         inner.await
     });
     let message = both.await.unwrap().unwrap();

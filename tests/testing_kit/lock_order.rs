@@ -1,5 +1,5 @@
-//! Locks taken inside each other in different orders are told once, in debug builds. The orders seen are the process's: each
-//! test has templates of its own.
+//! Debug builds warn once about locks that are taken inside each other in different orders. All
+//! tests of the process share the orders seen, so each test has templates of its own.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -227,4 +227,35 @@ async fn two_calls_that_meet_are_told_before_one_of_them_gives_up() {
     let (one, other, told) = tokio::join!(one, other, told);
     assert!(one.is_err() || other.is_err());
     contains_all(&told, &["::around_a)", "::around_b)"]);
+}
+
+#[distributed_lock(key = "commas:a, commas:b", manager = locks)]
+async fn under_commas(locks: &LockManager) -> Result<(), LockError> {
+    locked_c(locks).await
+}
+
+#[distributed_lock(key = "commas:c", manager = locks)]
+async fn locked_c(locks: &LockManager) -> Result<(), LockError> {
+    let _ = locks;
+    Ok(())
+}
+
+#[distributed_lock(key = "commas:a", manager = locks)]
+async fn locked_a(locks: &LockManager) -> Result<(), LockError> {
+    let _ = locks;
+    Ok(())
+}
+
+#[distributed_lock(key = "commas:c", manager = locks)]
+async fn a_under_c(locks: &LockManager) -> Result<(), LockError> {
+    locked_a(locks).await
+}
+
+#[tokio::test]
+async fn a_key_with_a_comma_in_it_is_one_lock() {
+    let (warnings, _watching) = Warnings::watch();
+    let locks = LockManager::connect("memory://").await.unwrap();
+    under_commas(&locks).await.unwrap();
+    a_under_c(&locks).await.unwrap();
+    assert_eq!(warnings.take(), Vec::<String>::new(), "one key was read as two");
 }

@@ -1,4 +1,5 @@
-//! What users' own tests rest on: the testing kit, `assert_locked!`, and the warning about locks in different orders.
+//! The tools for users' own tests: the testing kit, `assert_locked!`, and the warning about locks
+//! in different orders.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 

@@ -1,9 +1,9 @@
-//! What a kit has seen.
+//! The locks that a kit has recorded.
 
 use std::time::Duration;
 
 use lock_runtime::testing::TestLocks;
-use lock_runtime::{LockError, LockManager, Mode, distributed_lock};
+use lock_runtime::{LockError, LockManager, LockMode, distributed_lock};
 
 #[distributed_lock(key = "item:<id>")]
 async fn with_the_global_manager(id: u64) -> Result<(), LockError> {
@@ -19,7 +19,7 @@ async fn locks_are_told_in_the_order_of_their_grants_with_function_and_mode() {
     with_the_global_manager(7).await.unwrap();
     kit.manager()
         .lock("by-hand")
-        .holder("a-name")
+        .label("a-name")
         .run(async {})
         .await
         .unwrap();
@@ -28,7 +28,10 @@ async fn locks_are_told_in_the_order_of_their_grants_with_function_and_mode() {
     let locked = kit.locked();
     assert_eq!(locked, ["item:7", "by-hand"]);
     assert!(locked[0].function().ends_with("::record::with_the_global_manager"));
-    assert_eq!((locked[1].function(), locked[1].mode()), ("a-name", &Mode::Exclusive));
+    assert_eq!(
+        (locked[1].function(), locked[1].mode()),
+        ("a-name", &LockMode::Exclusive)
+    );
     assert!(kit.was_locked("item:7") && !kit.was_locked("foreign"));
     kit.forget();
     assert!(kit.locked().is_empty() && !kit.was_locked("item:7"));
@@ -83,6 +86,21 @@ fn tests_on_two_threads_have_a_global_manager_each() {
     let two = std::thread::spawn(test(end, first, 2));
     one.join().unwrap();
     two.join().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_on_another_thread_is_told_about_the_kit() {
+    let kit = TestLocks::new();
+    let _global = kit.as_global();
+    let elsewhere = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(with_the_global_manager(1))
+    });
+    let none = elsewhere.join().unwrap().unwrap_err().to_string();
+    assert!(
+        none.contains("`TestLocks::as_global` is for the calls of its own thread") && none.contains("`init_with`"),
+        "{none}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

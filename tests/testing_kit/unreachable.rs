@@ -43,7 +43,7 @@ async fn calls_fail_or_wait_until_the_store_is_back() {
     let locks = kit.manager();
     let gap = Duration::from_secs(5);
     kit.unreachable_for(gap);
-    assert!(locks.check().await.is_err());
+    assert!(locks.check_connection().await.is_err());
     let began = Instant::now();
     for wait in [Duration::ZERO, Duration::from_secs(1)] {
         let failed = locks.lock("k").wait(wait).acquire().await.unwrap_err();
@@ -51,7 +51,7 @@ async fn calls_fail_or_wait_until_the_store_is_back() {
     }
     drop(locks.lock("k").acquire().await.unwrap());
     assert!(began.elapsed() >= gap && began.elapsed() < gap + Duration::from_secs(1));
-    locks.check().await.unwrap();
+    locks.check_connection().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

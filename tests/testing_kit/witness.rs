@@ -1,4 +1,4 @@
-//! What a test looks at: bodies that say how far they have come, and panics with their place.
+//! Helpers: bodies that report their progress, and panics with their place in the source.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! What the compiler says about a wrong use of `#[distributed_lock]`, and what it says nothing about.
+//! The compiler's messages about a wrong use of `#[distributed_lock]`, and uses that compile without one.
 //!
 //! `TRYBUILD=overwrite cargo test -p lock-ui` rewrites the messages.
 

@@ -1,13 +1,13 @@
-//! Waiters that die or stand still cost the next one a bounded delay at most, and a lock that is handed over is nobody's for
-//! longer than it is claimed.
+//! Waiters that die or stand still cost the next one a limited delay at most, and a lock that was
+//! handed over to one becomes free when its claim ends.
 
 use std::time::Duration;
 
-use lock_tests::{Action, Flow, Proxy, Server, Stamp, eventually};
+use lock_tests::{Action, Flow, PATIENCE, Proxy, Server, Stamp, eventually};
 
 use crate::queue::{
-    CLAIM, Call, LONG, Other, joins, let_in_by_word_alone, nothing_is_left, queue, settled, soon, stand, stored,
-    subscribers, waiting,
+    CLAIM, Call, LONG, Other, joins, learn, let_in_by_word_alone, nothing_is_left, patient, queue, settled, soon,
+    stand, stored, subscribers, takes, waiting,
 };
 
 // --- Waiters that die or stand still ---------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ async fn a_waiter_that_was_stopped_for_long_before_costs_nothing() {
     nothing_is_left(&server).await;
 }
 
-/// Row 34: nobody is told that the connection is gone.
+/// `docs/faults.md`, row 34: nobody is told that the connection is gone.
 #[tokio::test]
 async fn a_waiter_that_the_network_has_swallowed_costs_a_bounded_delay_and_comes_back_by_itself() {
     let server = Server::start();
@@ -137,24 +137,26 @@ async fn a_waiter_that_the_network_has_swallowed_costs_a_bounded_delay_and_comes
 
 // --- Locks that were handed over -----------------------------------------------------------------------------------------
 
+/// What is handed over is short until the waiter has taken it, and no body begins before that.
 #[tokio::test]
-async fn a_lock_is_handed_over_for_a_short_time_and_then_renewed_to_the_whole_lease() {
+async fn a_lock_is_handed_over_for_a_short_time_and_taken_for_the_whole_lease_before_the_body() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
+    learn(&server).await;
     let holder = waiting(&server.url()).await.lock("claim").acquire().await.unwrap();
     let locks = waiting(&proxy.url()).await;
     let mut call = Call::begin(locks.lock("claim"));
     stand(&server, "claim", 1).await;
-    proxy.requests(Flow::Hold);
+    let taking = proxy.on_next(takes("claim"), Action::Hold);
     holder.release().await.unwrap();
-    call.entered().await;
-    let left = server.time_left(&stored("claim")).unwrap();
-    assert!(left <= CLAIM, "{left:?}");
+    taking.done().await;
+    let left = server.time_left(&stored("claim"));
+    assert!(left <= Some(CLAIM), "{left:?}");
+    assert!(!call.has_entered(), "it does not know that it has the lock");
     proxy.release();
-    eventually("the whole lease", || async {
-        server.time_left(&stored("claim")).is_some_and(|left| left > LONG / 2)
-    })
-    .await;
+    call.entered().await;
+    let whole = server.time_left(&stored("claim")).unwrap();
+    assert!(whole > LONG / 2, "{whole:?}");
     call.end().await.unwrap();
     nothing_is_left(&server).await;
 }
@@ -162,17 +164,23 @@ async fn a_lock_is_handed_over_for_a_short_time_and_then_renewed_to_the_whole_le
 #[tokio::test]
 async fn a_body_whose_handed_lock_cannot_be_renewed_has_stopped_before_the_next_begins() {
     let server = Server::start();
-    let proxy = Proxy::to(&server);
     let mut other = Other::on(&server.url());
+    learn(&server).await;
     for round in 0..3 {
+        let proxy = Proxy::to(&server);
         let (key, next) = (format!("mute:{round}"), format!("next:{round}"));
         let holder = waiting(&server.url()).await.lock(&key).acquire().await.unwrap();
         let locks = waiting(&proxy.url()).await;
-        let mut call = Call::begin(locks.lock(&key));
+        let lease = CLAIM;
+        let mut call = Call::begin(locks.lock(&key).lease(lease));
         stand(&server, &key, 1).await;
         other.ask(&next, &key);
         stand(&server, &key, 2).await;
-        proxy.requests(Flow::Hold);
+        // It is told by the channel.
+        settled(&proxy, &key).await;
+        // The lease counts from before the request that took it was sent, and nothing follows that request.
+        proxy.on_next(takes(&key), Action::DelayReply(lease / 3));
+        proxy.on_each(|_| true, Action::Hold);
         holder.release().await.unwrap();
         call.entered().await;
         let begun = other.got(&next).await.at;
@@ -219,17 +227,10 @@ async fn a_short_lease_is_never_lengthened_by_a_hand_over() {
 async fn a_lock_that_is_free_when_its_queue_is_joined_is_relied_on_from_the_request_on() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = waiting(&proxy.url()).await;
-    // The server learns the scripts.
-    let learning = waiting(&server.url()).await;
-    let holder = learning.lock("known").acquire().await.unwrap();
-    let mut known = Call::begin(locks.lock("known"));
-    stand(&server, "known", 1).await;
-    holder.release().await.unwrap();
-    known.entered().await;
-    known.end().await.unwrap();
-
-    let lease = Duration::from_secs(1);
+    let locks = patient(&proxy.url()).response_timeout(PATIENCE).build().unwrap();
+    locks.check_connection().await.unwrap();
+    learn(&server).await;
+    let lease = Duration::from_secs(3);
     server.cmd(&["SET", &stored("free"), "another program"]);
     let held = proxy.on_next(joins("free"), Action::Hold);
     let mut call = Call::begin(locks.lock("free").lease(lease));

@@ -1,11 +1,12 @@
-//! `fair`: first come, first served across processes, past those who have died, left, or stand still.
+//! `fair`: first come, first served across processes, past waiters that have died, left, or stand
+//! still.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager};
-use lock_tests::{Flow, Proxy, Server, Stamp, eventually, eventually_some};
+use lock_tests::{Command, Flow, Proxy, Server, Stamp, cases, eventually, eventually_some};
 
 use crate::queue::{
     BUSY, CLAIM, Call, DELAY, Entry, LONG, Other, let_in_by_word_alone, nothing_is_left, queue, stand, stored, waiting,
@@ -69,7 +70,7 @@ async fn grants_come_in_the_order_of_arrivals_across_processes() {
     let entries = let_in(&mut others, &arrivals).await;
     in_order(&entries);
     for index in 0..entries.len() - 1 {
-        let gap = entries[index + 1].1.at.since(entries[index].1.at);
+        let gap = entries[index + 1].1.at.calm_since(entries[index].1.at);
         assert!(gap < Duration::from_millis(200) + BUSY, "{gap:?} between two");
     }
     nothing_is_left(&server).await;
@@ -123,15 +124,10 @@ async fn killed_waiters_are_passed_over_at_once() {
     nothing_is_left(&server).await;
 }
 
-#[tokio::test]
-async fn a_stopped_waiter_is_passed_over_within_two_seconds() {
-    stopped_waiters_cost_at_most(1, DELAY + BUSY).await;
-}
-
-/// The process is passed over, not its calls one after the other.
-#[tokio::test]
-async fn eight_stopped_waiters_of_a_process_cost_no_more_than_one() {
-    stopped_waiters_cost_at_most(8, CLAIM + DELAY + BUSY).await;
+cases! {
+    a_stopped_waiter_is_passed_over_within_two_seconds: stopped_waiters_cost_at_most(1, DELAY + BUSY);
+    /// The process is passed over, not its calls one after the other.
+    eight_stopped_waiters_of_a_process_cost_no_more_than_one: stopped_waiters_cost_at_most(8, CLAIM + DELAY + BUSY);
 }
 
 async fn stopped_waiters_cost_at_most(count: usize, delay: Duration) {
@@ -149,7 +145,7 @@ async fn stopped_waiters_cost_at_most(count: usize, delay: Duration) {
     holder.release().await.unwrap();
     let freed = Stamp::now();
     let entry = call.entered().await;
-    let waited = entry.at.since(freed);
+    let waited = entry.at.calm_since(freed);
     assert!(waited < delay, "{waited:?}");
     stopped.0.cont();
     // They come anew, and none begins meanwhile.
@@ -199,6 +195,7 @@ async fn a_fair_call_that_tries_once_overtakes_nobody() {
 #[tokio::test]
 async fn a_call_that_is_not_fair_does_not_get_between_when_the_lock_is_handed_over() {
     let server = Server::start();
+    let began = Stamp::now();
     let over = Arc::new(AtomicBool::new(false));
     let (tries, stolen) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let locks = waiting(&server.url()).await;
@@ -228,10 +225,19 @@ async fn a_call_that_is_not_fair_does_not_get_between_when_the_lock_is_handed_ov
     let mut entries = Vec::new();
     for (number, mut call) in calls.into_iter().enumerate() {
         entries.push((number.to_string(), call.entered().await));
-        assert_eq!(stolen.load(Ordering::SeqCst), 0, "after {number}");
+        let now = Stamp::now();
+        // A machine that keeps the waiters from a word for long enough has them counted as dead.
+        let pauses = now.since(began).saturating_sub(now.calm_since(began));
+        let is_excused = pauses >= CLAIM / 2;
+        assert!(
+            stolen.load(Ordering::SeqCst) == 0 || is_excused,
+            "after {number}, with {pauses:?} of pauses"
+        );
         call.end().await.unwrap();
     }
-    in_order(&entries);
+    if stolen.load(Ordering::SeqCst) == 0 {
+        in_order(&entries);
+    }
     over.store(true, Ordering::SeqCst);
     for thief in thieves {
         thief.await.unwrap();
@@ -316,9 +322,9 @@ async fn a_fair_lock_that_nobody_waits_for_costs_two_commands_and_no_key() {
         guard.release().await.unwrap();
     }
     let commands = proxy.commands().split_off(mark);
-    let on_its_connection = commands
-        .iter()
-        .filter(|command| command.connection == commands[0].connection);
+    let is_acquire = |command: &Command| command.mentions(&stored("alone"));
+    let calls_ask_on = proxy.wait_for("the first acquire", is_acquire).await.connection;
+    let on_its_connection = commands.iter().filter(|command| command.connection == calls_ask_on);
     assert_eq!(on_its_connection.count(), 40, "of {}", commands.len());
     nothing_is_left(&server).await;
 }
@@ -350,7 +356,7 @@ async fn a_server_that_stands_still_for_a_while_keeps_nobody_from_the_lock() {
             async move { next }
         })
         .await;
-        let delay = Stamp::now().since(since);
+        let delay = Stamp::now().calm_since(since);
         assert!(delay < DELAY + BUSY, "one came only after {delay:?}");
         let (process, name) = left.remove(next);
         entries.push((name.clone(), others[process].got(&name).await));

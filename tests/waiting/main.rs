@@ -6,7 +6,7 @@ mod apart;
 mod crowd;
 mod dying;
 mod fair;
-mod line;
+mod local_queue;
 mod queue;
 mod storm;
 mod traces;

@@ -1,12 +1,12 @@
-//! The queue as the server has it, and those who stand in it: calls of this process and of others.
+//! The queue on the server, and its waiters: calls of this process and of others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lock_runtime::{Backoff, LockError, LockGuard, LockManager, LockManagerBuilder, LockRequest, current};
 use lock_tests::children::Line;
-use lock_tests::{Child, Command, Flow, PATIENCE, Proxy, Server, Stamp, eventually, eventually_some, lock_child};
+use lock_tests::{Action, Child, Command, PATIENCE, Proxy, Server, Stamp, eventually, eventually_some, lock_child};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
@@ -24,14 +24,14 @@ pub(crate) fn patient(url: &str) -> LockManagerBuilder {
     let never = Duration::from_secs(1000);
     LockManager::builder(url)
         .backoff(Backoff::new(never, never))
-        .lease(LONG)
-        .wait(PATIENCE)
+        .default_lease(LONG)
+        .default_wait(PATIENCE)
 }
 
 /// [`patient`], connected.
 pub(crate) async fn waiting(url: &str) -> LockManager {
     let locks = patient(url).build().unwrap();
-    locks.check().await.unwrap();
+    locks.check_connection().await.unwrap();
     locks
 }
 
@@ -59,12 +59,42 @@ pub(crate) async fn stand(server: &Server, key: &str, count: usize) {
     .await;
 }
 
-/// Releases while no request of the waiter gets through: only the word that it has the lock can let it in.
+/// From here on none of a waiter's looks gets through, until the proxy heals: only the word that it has the lock can let it in. It asks then
+/// whether that is true, and this gets through. Returns when the waiter listens, so that it hears the word.
+pub(crate) async fn words_alone(proxy: &Proxy, key: &str) {
+    settled(proxy, key).await;
+    proxy.on_each(
+        |command| command.is_script() && command.mentions("%lock-wake:"),
+        Action::Hold,
+    );
+}
+
+/// Releases while none of the waiter's looks gets through.
 pub(crate) async fn let_in_by_word_alone(proxy: &Proxy, holder: LockGuard, call: &mut Call) {
-    proxy.requests(Flow::Hold);
+    words_alone(proxy, holder.key()).await;
     holder.release().await.unwrap();
     call.entered().await;
-    proxy.release();
+    proxy.heal();
+}
+
+/// Has the server learn the scripts of waiting, so that each is one request.
+pub(crate) async fn learn(server: &Server) {
+    let (holding, locks) = (waiting(&server.url()).await, waiting(&server.url()).await);
+    let holder = holding.lock("known").acquire().await.unwrap();
+    let mut known = Call::begin(locks.lock("known"));
+    stand(server, "known", 1).await;
+    holder.release().await.unwrap();
+    known.entered().await;
+    known.end().await.unwrap();
+}
+
+/// Whether a command takes a lock that was handed over: all other scripts of waiters name a channel, and renewals no counter.
+pub(crate) fn takes(key: &str) -> impl Fn(&Command) -> bool + Send + use<> {
+    let stored = stored(key);
+    let others = "%lock-wake:";
+    move |command| {
+        command.is_script() && command.mentions(&stored) && command.mentions("%lock-fence") && !command.mentions(others)
+    }
 }
 
 /// Whether anybody listens, to whatever channel.
@@ -88,16 +118,19 @@ pub(crate) fn subscribers(server: &Server) -> Vec<String> {
 
 /// Within a few seconds nothing is left of all the waiting: no key but the fencing counter, no channel, no subscription.
 pub(crate) async fn nothing_is_left(server: &Server) {
-    let asked = Instant::now();
+    let asked = Stamp::now();
     loop {
         let mut left = server.keys();
         left.retain(|key| !key.ends_with("%lock-fence"));
-        left.extend(server.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"]));
+        left.extend(server.channels());
         left.extend(subscribers(server));
         if left.is_empty() {
             return;
         }
-        assert!(asked.elapsed() < Duration::from_secs(4), "left behind: {left:?}");
+        assert!(
+            Stamp::now().calm_since(asked) < Duration::from_secs(4),
+            "left behind: {left:?}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -135,7 +168,7 @@ impl Call {
             async move {
                 let at = Stamp::now();
                 let token = if fenced {
-                    Some(current().unwrap().fence().await.unwrap())
+                    Some(current().unwrap().fencing_token().await.unwrap().get())
                 } else {
                     None
                 };
@@ -203,7 +236,7 @@ impl Call {
 
 /// Waits until a call of this process has the lock, which must be within the promised delay after `since`.
 pub(crate) async fn soon(call: &mut Call, since: Stamp) {
-    let delay = call.entered().await.at.since(since);
+    let delay = call.entered().await.at.calm_since(since);
     assert!(delay < DELAY + BUSY, "it came only after {delay:?}");
 }
 
@@ -224,7 +257,9 @@ pub(crate) async fn settled(proxy: &Proxy, key: &str) {
     let listens = proxy.wait_for("a subscription", subscribes).await.connection;
     let (joins, what) = (joins(key), format!("a sign of life about `{key}`"));
     proxy
-        .wait_for(&what, |command| joins(command) && command.connection == listens)
+        .wait_for(&what, |command| {
+            joins(command) && command.connection == listens && command.reply.is_some()
+        })
         .await;
 }
 

@@ -1,4 +1,4 @@
-//! All that can break breaks at once, and nobody meets anybody inside.
+//! All faults at once, and no two holders are inside together.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Who is measured: one loop of "acquire, work, release" over this library, its peers, bare commands and a local mutex.
+//! The contenders: one loop of "acquire, work, release" over this library, its peers, bare commands and a local mutex.
 
 mod ours;
 mod peers;
@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use lock_tests::Stamp;
 
-use crate::Result;
-use crate::error;
+use crate::{Result, Size, error};
 
 /// Long enough that no lease ends in a measurement.
 const LEASE: Duration = Duration::from_secs(30);
@@ -34,21 +33,46 @@ pub(crate) enum Contender {
     Local,
 }
 
+/// Such a peer is added to the others, to see what becomes of a scenario when one hangs: `connecting`, `blocking` or `taking`, several with
+/// commas between them.
+const HANGING: &str = "LOCK_BENCH_HANGING";
+
+/// If set, this library with its defaults is measured alone, as two builds are compared.
+pub(crate) const OURS_ALONE: &str = "LOCK_BENCH_OURS_ALONE";
+
 pub(crate) use ours::Variant;
-use peers::{Crate, Tuning};
+use peers::{Crate, Hang, Tuning};
 
 impl Contender {
     pub(crate) const OURS: Self = Self::Ours(Variant::Default);
     pub(crate) const HANDOVER_OFF: Self = Self::Ours(Variant::HandoverOff);
+    pub(crate) const NEVER_LEFT_FREE: Self = Self::Ours(Variant::NeverLeftFree);
     pub(crate) const FAIR: Self = Self::Ours(Variant::Fair);
     pub(crate) const PIPELINED: Self = Self::Ours(Variant::Pipelined);
 
-    /// Everybody, in the order of the tables.
-    pub(crate) fn all() -> Vec<Self> {
+    /// All of a run, in the order of the tables. A smoke run needs no peer.
+    pub(crate) fn all(size: Size) -> Vec<Self> {
+        if std::env::var_os(OURS_ALONE).is_some() {
+            return vec![Self::OURS];
+        }
         let mut all: Vec<_> = Variant::ALL.into_iter().map(Self::Ours).collect();
-        all.extend(Self::peers());
+        if size == Size::Full {
+            all.extend(Self::peers());
+        }
+        let hanging = std::env::var(HANGING).unwrap_or_default();
+        all.extend(Self::hanging().filter(|peer| match peer {
+            Self::Peer(Crate::Hanging(hang), _) => hanging.split(',').any(|asked| asked == hang.word()),
+            _ => false,
+        }));
         all.extend([Self::Raw, Self::Local]);
         all
+    }
+
+    /// Peers that hang on purpose.
+    fn hanging() -> impl Iterator<Item = Self> {
+        Hang::ALL
+            .into_iter()
+            .map(|hang| Self::Peer(Crate::Hanging(hang), Tuning::Defaults))
     }
 
     /// The published crates, each with its defaults and at its best.
@@ -99,8 +123,10 @@ impl FromStr for Contender {
     type Err = crate::Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Self::all()
+        Self::all(Size::Full)
             .into_iter()
+            .chain(Self::hanging())
+            .chain([Self::Raw, Self::Local])
             .find(|contender| contender.to_string() == name)
             .ok_or_else(|| error(format!("there is no contender {name:?}")))
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use lock_runtime::{Handover, LockManager};
+use lock_runtime::{HandoverLimits, LockManager};
 
 use super::{Inside, LEASE, WAIT, inside};
 use crate::Result;
@@ -15,10 +15,18 @@ pub(crate) enum Variant {
     HandoverOff,
     Fair,
     Pipelined,
+    /// A lock that calls wait for is never left free for clients that poll.
+    NeverLeftFree,
 }
 
 impl Variant {
-    pub(crate) const ALL: [Self; 4] = [Self::Default, Self::HandoverOff, Self::Fair, Self::Pipelined];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Default,
+        Self::NeverLeftFree,
+        Self::HandoverOff,
+        Self::Fair,
+        Self::Pipelined,
+    ];
 }
 
 impl fmt::Display for Variant {
@@ -28,6 +36,7 @@ impl fmt::Display for Variant {
             Self::HandoverOff => "ours, hand-over off",
             Self::Fair => "ours, fair",
             Self::Pipelined => "ours, pipelined",
+            Self::NeverLeftFree => "ours, never left free",
         })
     }
 }
@@ -39,13 +48,14 @@ pub(super) struct Client {
 }
 
 pub(super) async fn connect(url: &str, variant: Variant) -> Result<Client> {
-    let builder = LockManager::builder(url).lease(LEASE).wait(WAIT);
+    let builder = LockManager::builder(url).default_lease(LEASE).default_wait(WAIT);
     let builder = match variant {
-        Variant::HandoverOff => builder.handover(Handover::OFF),
+        Variant::HandoverOff => builder.handover(HandoverLimits::OFF),
+        Variant::NeverLeftFree => builder.leave_free(Duration::ZERO, Duration::ZERO),
         Variant::Default | Variant::Fair | Variant::Pipelined => builder,
     };
     let locks = builder.build()?;
-    locks.check().await?;
+    locks.check_connection().await?;
     Ok(Client { locks, variant })
 }
 
@@ -55,7 +65,7 @@ impl Client {
         let request = match self.variant {
             Variant::Fair => request.fair(),
             Variant::Pipelined => request.pipelined(),
-            Variant::Default | Variant::HandoverOff => request,
+            Variant::Default | Variant::HandoverOff | Variant::NeverLeftFree => request,
         };
         let guard = request.acquire().await?;
         let inside = inside(hold).await;

@@ -7,6 +7,9 @@ use std::time::Duration;
 use distributed_lock_core::error::LockError;
 use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
 use distributed_lock_redis::RedisLockProvider;
+use fred::clients::RedisClient;
+use fred::interfaces::ClientLike;
+use fred::types::RedisConfig;
 use redis_lock::LockAcrossOptions;
 use rlock::{AcquireOptions, RenewalMode};
 use tokio::sync::Mutex;
@@ -20,6 +23,31 @@ pub(crate) enum Crate {
     Rlock,
     DistributedLockRedis,
     RedisLock,
+    /// None of them: hangs on purpose, to test that a scenario goes on without it.
+    Hanging(Hang),
+}
+
+/// Where a peer hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Hang {
+    /// Its constructor never returns.
+    Connecting,
+    /// Nor does this one, which keeps its thread as well.
+    Blocking,
+    /// It never gets a lock.
+    Taking,
+}
+
+impl Hang {
+    pub(super) const ALL: [Self; 3] = [Self::Connecting, Self::Blocking, Self::Taking];
+
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Blocking => "blocking",
+            Self::Taking => "taking",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +67,8 @@ impl Crate {
             (Self::Rlock, Tuning::Defaults) => "one attempt every 100 ms, renewal on",
             (Self::Rlock, Tuning::Best) => "one attempt every 1 ms, renewal off",
             (Self::DistributedLockRedis, Tuning::Defaults) => {
-                "`acquire(None)` gives up at the first refusal; the loop here calls it again at once"
+                "`acquire(None)` gives up at the first refusal; the loop here calls it again at once; on a client made by `init()`, because \
+                 `RedisLockProvider::new` now and then waits for ever"
             }
             (Self::DistributedLockRedis, Tuning::Best) => "the loop here calls it again after 1 ms",
             (Self::RedisLock, Tuning::Defaults) => {
@@ -49,6 +78,7 @@ impl Crate {
             (Self::RedisLock, Tuning::Best) => {
                 "a handle of the connection per task, a lease of 30 s, one attempt every 1 ms"
             }
+            (Self::Hanging(_), _) => "hangs on purpose",
         }
     }
 }
@@ -60,6 +90,7 @@ impl fmt::Display for Crate {
             Self::Rlock => "rlock 0.2",
             Self::DistributedLockRedis => "distributed-lock-redis 0.2",
             Self::RedisLock => "redis-lock 0.5",
+            Self::Hanging(hang) => return write!(f, "hanging while {}", hang.word()),
         })
     }
 }
@@ -78,6 +109,7 @@ pub(super) enum Client {
     Rlock(rlock::async_lock::RLock, AcquireOptions),
     DistributedLockRedis(Arc<RedisLockProvider>, Option<Duration>),
     RedisLock([Arc<Mutex<old_redis::aio::MultiplexedConnection>>; 1], Tuning),
+    Hanging,
 }
 
 pub(super) async fn connect(url: &str, peer: Crate, tuning: Tuning) -> Result<Client> {
@@ -100,14 +132,23 @@ pub(super) async fn connect(url: &str, peer: Crate, tuning: Tuning) -> Result<Cl
             };
             Client::Rlock(rlock::async_lock::RLock::new(url).await?, options)
         }
-        Crate::DistributedLockRedis => Client::DistributedLockRedis(
-            Arc::new(RedisLockProvider::new(url).await?),
-            (tuning == Tuning::Best).then_some(SHORTEST_PAUSE),
-        ),
+        Crate::DistributedLockRedis => {
+            // The provider's own constructor looks whether the client is connected and only then subscribes to the news that it is: if the
+            // connection comes in between, it waits for ever.
+            let client = RedisClient::new(RedisConfig::from_url(url)?, None, None, None);
+            client.init().await?;
+            let provider = RedisLockProvider::builder().client(client).build().await?;
+            Client::DistributedLockRedis(Arc::new(provider), (tuning == Tuning::Best).then_some(SHORTEST_PAUSE))
+        }
         Crate::RedisLock => {
             let connection = old_redis::Client::open(url)?.get_multiplexed_async_connection().await?;
             Client::RedisLock([Arc::new(Mutex::new(connection))], tuning)
         }
+        Crate::Hanging(Hang::Connecting) => std::future::pending().await,
+        Crate::Hanging(Hang::Blocking) => loop {
+            std::thread::park();
+        },
+        Crate::Hanging(Hang::Taking) => Client::Hanging,
     })
 }
 
@@ -117,6 +158,7 @@ impl Clone for Client {
             Self::Rslock(manager) => Self::Rslock(manager.clone()),
             Self::Rlock(manager, options) => Self::Rlock(manager.clone(), options.clone()),
             Self::DistributedLockRedis(provider, pause) => Self::DistributedLockRedis(Arc::clone(provider), *pause),
+            Self::Hanging => Self::Hanging,
             Self::RedisLock([connection], tuning @ Tuning::Defaults) => {
                 Self::RedisLock([Arc::clone(connection)], *tuning)
             }
@@ -160,6 +202,7 @@ impl Client {
                 handle.release().await?;
                 Ok(inside)
             }
+            Self::Hanging => std::future::pending().await,
             Self::RedisLock(connections, tuning) => {
                 let options = || match tuning {
                     Tuning::Defaults => LockAcrossOptions::default(),

@@ -1,8 +1,15 @@
-//! The one seam between the runtime and whatever keeps the locks.
+//! The interface between the runtime and the stores that keep the locks. Public with the feature
+//! `custom-store`.
 
-mod all;
+#![cfg_attr(not(feature = "custom-store"), allow(unreachable_pub))]
+
+mod fencing_token;
+pub(crate) mod holder;
+pub(crate) mod info;
+pub(crate) mod limits;
 pub mod memory;
-pub(crate) mod mode;
+mod mode;
+mod one_by_one;
 pub mod redis;
 
 use std::error::Error;
@@ -12,57 +19,94 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::clock::{Clock, Moment};
-use crate::holder::Holder;
-pub use crate::inspect::LockPage;
-use crate::inspect::{self, LockInfo};
-pub use mode::Mode;
+use crate::host::{Clock, Host, Moment, Timer};
+use crate::store::holder::{Holder, Shown};
+use crate::store::info::LockInfo;
+pub use crate::store::info::LockPage;
+pub use fencing_token::FencingToken;
+pub use mode::LockMode;
 
-/// What a store's operation returns.
+/// The future that a store's operation returns.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// Where locks are kept.
+/// Waits for a store's answer for at most `limit`; without one, fails with an unknown outcome.
+pub(crate) async fn within<T>(
+    host: &Host,
+    timer: Timer,
+    limit: Duration,
+    question: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let answer = host.timeout(timer, limit, question).await;
+    answer.unwrap_or_else(|| Err(StoreError::unknown("no answer within the response time-out")))
+}
+
+/// A backend that stores locks.
 ///
-/// Every value tells the [`Mode`] in which it is to hold its key.
+/// Every value encodes the [`LockMode`] in which it is to hold its key.
 ///
-/// # What an implementation promises
-/// - While a key holds an unexpired value, [`acquire`](Self::acquire) of any other value is [`Attempt::Busy`], unless both are of
-///   modes that may hold it together.
-/// - In every mode but exclusive, nobody overtakes those in the store's [`queue`](Self::queue), except another holder for an owner that
-///   has the lock.
-/// - An `acquire` that finds its own value grants it again: a request delivered twice grants one lock.
-/// - `renew`, `release` and `fence` act only where the key holds the given value, and compare and act in one step.
+/// # Required guarantees
+/// - While a key holds an unexpired value, [`acquire`](Self::acquire) of any other value returns
+///   [`Attempt::Busy`], unless the modes of both values let them share it.
+/// - In every mode but exclusive, no caller overtakes the waiters in the store's
+///   [`queue`](Self::queue), except another holder for an owner that has the lock.
+/// - An `acquire` that finds its own value grants it again: a request delivered twice grants one
+///   lock.
+/// - `renew`, `release` and `fence` act only where the key holds the given value, and compare and
+///   act in one step.
 /// - A renewal never creates a key.
-/// - A release that keeps the key for a minimum hold ends the ownership all the same: the value then owns the key no
-///   longer, and the same release sent again is [`Verdict::Owned`] without another effect.
-/// - An `acquire` that failed with [`Outcome::Unknown`] may have been applied, or may still be applied later.
-/// - A release hands the lock to the first in the store's [`queue`](Self::queue), in the same step. One that has died is
-///   passed over within a second or two.
+/// - A release that keeps the key for a minimum hold ends the ownership all the same: the value no
+///   longer owns the key, and the same release sent again returns [`Ownership::Owned`] without
+///   another effect.
+/// - An `acquire` that failed with [`Effect::Unknown`] may have been applied, or may still be
+///   applied later.
+/// - A release hands the lock to the first waiter in the store's [`queue`](Self::queue), in the
+///   same step. Within a second or two, the store passes over a waiter whose process has died.
 ///
-/// The futures need no particular runtime to be polled on. Dropping one at any point is safe: whatever was sent
-/// may still be carried out, and the runtime then releases it.
+/// The futures can be polled on any runtime. Dropping one at any point is safe: a request that was
+/// sent may still be carried out, and the runtime then releases what it took.
 pub trait LockStore: Debug + Send + Sync + 'static {
     /// Takes the lock if it is free.
     fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt>;
 
-    /// Takes many locks, all of them or none, for one value of an exclusive lock.
+    /// Takes many exclusive locks under one value: all of them, or none.
     ///
-    /// A store that can do so in one step should. This default takes one after the other, and gives them back when one is busy.
+    /// A store that can do so in one step should. This default takes one after the other, and
+    /// releases them if one is busy.
     fn acquire_all<'a>(&'a self, request: &'a AcquireAllRequest<'a>) -> StoreFuture<'a, AttemptAll> {
-        Box::pin(all::one_by_one(self, request))
+        Box::pin(one_by_one::one_by_one(self, request))
     }
 
-    /// Renews (or only checks) many locks in one round trip. One verdict per request, in the same order.
-    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>>;
+    /// Renews (or only checks) many locks in one round trip. Returns one [`Ownership`] per request,
+    /// in the same order.
+    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>>;
 
-    /// Gives the lock back.
-    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict>;
+    /// Returns the lane of a key: the server, of several, that keeps its lock.
+    ///
+    /// Locks of one lane are renewed and checked together, and apart from those of other lanes, so
+    /// that a server that does not answer holds up no other one's locks. Only the keys of one call
+    /// for several may lie in different lanes; their locks are then renewed together with those of
+    /// the same lanes. Asked once for each lock that was granted. Defaults to one lane for all keys.
+    fn lane(&self, key: &str) -> Lane {
+        let _ = key;
+        Lane::default()
+    }
 
-    /// Sends a release behind everything that was sent before, without waiting for it: what is sent after it from the
-    /// same runtime is carried out after it. The outcome goes to `report`.
+    /// Tells the store that the answer of `lane` to a [`renew`](Self::renew) under way has become
+    /// urgent. A store that uses a connection should find out if it still works, and repeat the
+    /// request on another one if not. Returns at once.
+    fn renewal_is_late(&self, lane: Lane) {
+        let _ = lane;
+    }
+
+    /// Releases the lock.
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership>;
+
+    /// Queues a release and returns without waiting for the answer. The store carries the release
+    /// out after everything that this runtime has sent before, and before everything that this
+    /// runtime sends later. The outcome goes to `report`.
     ///
     /// # Errors
-    /// The report back, when that cannot be done: use [`release`](Self::release).
+    /// Returns the report if the store cannot do so: use [`release`](Self::release).
     fn release_in_order(&self, request: &ReleaseRequest<'_>, report: ReleaseReport) -> Result<(), ReleaseReport> {
         let _ = request;
         Err(report)
@@ -71,236 +115,326 @@ pub trait LockStore: Debug + Send + Sync + 'static {
     /// Takes a fencing token for a lock that is still held.
     fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence>;
 
-    /// Connects and checks that every command the store needs is allowed. Stores without a connection have
-    /// nothing to do.
+    /// Waits, for at most `most`, until the store takes another request of this kind for `key` from
+    /// this runtime. Returns `None` if it does already.
+    ///
+    /// Bounds the number of requests under way. The time spent here is part of a call's `wait`, and
+    /// not of the response time-out. The future reserves nothing: a call that is no longer polled
+    /// takes no other call's place.
+    fn room(&self, what: Limited, key: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
+        let _ = (what, key, most);
+        None
+    }
+
+    /// Connects and verifies that the server permits every command that the store needs. Stores
+    /// without a connection have nothing to do.
     fn connect(&self) -> StoreFuture<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Stands in the store's queue for a key until the lock is handed to `request.value`.
+    /// Waits in the store's queue for a key until the store hands the lock to `request.value`.
     ///
-    /// Whoever drops the future early releases the value with [`ReleaseRequest::queued`], which also takes it out of the
-    /// queue. A store without a queue answers [`Turn::Unavailable`], and its callers try again after pauses.
-    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, Turn> {
+    /// Only an answer of the server makes the outcome [`QueueOutcome::Granted`]: a store whose
+    /// server notifies waiters by messages asks the server again when a message arrives, since
+    /// other clients may be able to send messages.
+    ///
+    /// A caller that drops the future early releases the value with [`ReleaseRequest::queued`],
+    /// which also takes it out of the queue. A store without a queue answers
+    /// [`QueueOutcome::Unavailable`], and its callers try again after pauses.
+    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, QueueOutcome> {
         let _ = request;
-        Box::pin(std::future::ready(Ok(Turn::Unavailable)))
+        Box::pin(std::future::ready(Ok(QueueOutcome::Unavailable)))
     }
 
-    /// Hands over a receiver for [`LossHint`]s, and tells whether the store will send any.
+    /// Gives the store a receiver for [`LossHint`]s. Returns `true` if the store will send any.
     ///
-    /// A store that does gets every lock checked once (a [`RenewRequest`] without `extend`) soon after it was
-    /// taken, which is where it can ask its server to report changes of the key.
+    /// In that case every lock is checked once (a [`RenewRequest`] without `extend`) soon after it
+    /// was taken, and the store can then ask its server to report changes of the key.
     fn report_losses(&self, receiver: LossReceiver) -> bool {
         let _ = receiver;
         false
     }
 
-    /// Tells how one lock stands, all at one moment. `None`: it is free, and nobody waits.
+    /// Returns a snapshot of one lock, or `None` if it is free and no caller waits for it.
     fn inspect<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<LockInfo>> {
         let _ = key;
-        inspect::unavailable()
+        info::unavailable()
     }
 
-    /// Tells of the held locks whose whole keys match a glob as Redis reads it, a page at a time: the first one `from` zero. A
+    /// Returns a page of the held locks whose whole keys match `pattern`, a glob in Redis's syntax.
+    /// `from` is zero for the first page, then the [`next`](LockPage::next) of the page before. A
     /// lock that is held throughout is on at least one page.
     fn list<'a>(&'a self, pattern: &'a str, from: u64) -> StoreFuture<'a, LockPage> {
         let _ = (pattern, from);
-        inspect::unavailable()
+        info::unavailable()
     }
 
-    /// Takes a lock away from all its holders, and hands it to the first who waits. Returns whether anybody held it. What is no
-    /// lock must not be touched.
+    /// Takes a lock away from all its holders and hands it to the first waiter. Returns `true` if
+    /// it was held. Must not touch a key that is not a lock.
     fn force_release<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
         let _ = key;
-        inspect::unavailable()
+        info::unavailable()
     }
 
-    /// Whether the store lives in this process and by tokio's clock, so that [`acquire_now`](Self::acquire_now) and
-    /// [`release_now`](Self::release_now) answer.
+    /// Returns `true` if the store lives in this process and uses tokio's clock, so that
+    /// [`acquire_now`](Self::acquire_now) and [`release_now`](Self::release_now) return `Some`.
     fn release_is_immediate(&self) -> bool {
         false
     }
 
-    /// Takes the lock if it is free, without waiting, for stores that can. `None`: use [`acquire`](Self::acquire).
+    /// Takes the lock if it is free, without waiting. Returns `None` if the store cannot: use
+    /// [`acquire`](Self::acquire).
     fn acquire_now(&self, request: &AcquireRequest<'_>) -> Option<Result<Attempt, StoreError>> {
         let _ = request;
         None
     }
 
-    /// Releases without waiting, for stores that can. `None`: use [`release`](Self::release).
-    fn release_now(&self, request: &ReleaseRequest<'_>) -> Option<Verdict> {
+    /// Releases the lock without waiting. Returns `None` if the store cannot: use
+    /// [`release`](Self::release).
+    fn release_now(&self, request: &ReleaseRequest<'_>) -> Option<Ownership> {
         let _ = request;
         None
     }
 }
 
-/// Asks for a lock.
-#[derive(Debug)]
+/// One of the servers of a store, by a number that the store chooses. See [`LockStore::lane`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane(pub u32);
+
+/// The kinds of requests that [`LockStore::room`] limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limited {
+    /// Requests that take a lock, or a place in the queue.
+    Acquires,
+    /// Requests that others wait for: they release a lock, or take one that was handed over.
+    Releases,
+}
+
+/// A request for a lock.
 pub struct AcquireRequest<'a> {
     /// The whole key, prefix included.
     pub key: &'a Arc<str>,
-    /// The value to store: the holder's unique token and who it is.
+    /// The value to store: the holder's unique token and a description of the holder.
     pub value: &'a Arc<str>,
-    /// Time to live in the store.
-    pub lease: Duration,
-    /// Whether to take a fencing token in the same step.
+    /// The time to live in the store.
+    pub ttl: Duration,
+    /// `true` to take a fencing token in the same step.
     pub fence: bool,
-    /// Whether a busy answer should tell the rest of the holder's lease.
+    /// `true` to have a busy answer include the rest of the holder's lease.
     pub tell_remaining: bool,
-    /// Whether the lock counts as busy while others stand in the store's queue for it.
+    /// `true` to treat the lock as busy while others wait in the store's queue for it.
     pub fair: bool,
     /// Filled in by the store before it sends anything.
     pub receipt: &'a Receipt,
 }
 
-/// Asks for many locks. See [`LockStore::acquire_all`].
-#[derive(Debug)]
+impl fmt::Debug for AcquireRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireRequest")
+            .field("key", &self.key)
+            .field("value", &Shown(self.value))
+            .field("ttl", &self.ttl)
+            .field("fence", &self.fence)
+            .field("tell_remaining", &self.tell_remaining)
+            .field("fair", &self.fair)
+            .field("receipt", &self.receipt)
+            .finish()
+    }
+}
+
+/// A request for many locks. See [`LockStore::acquire_all`].
 pub struct AcquireAllRequest<'a> {
     /// The whole keys, sorted, each once.
     pub keys: &'a [Arc<str>],
     /// The value to store under all of them.
     pub value: &'a Arc<str>,
-    /// An earlier value of the same caller, which may hold some of the keys and gives way to `value`. Where not all keys are free,
-    /// it is released as well.
+    /// An earlier value of the same caller, which may hold some of the keys and is replaced by
+    /// `value`. If not all keys are free, the store releases it too.
     pub former: Option<&'a str>,
-    /// Where not all keys are free, to keep those before the first busy one: whoever waits for a key then holds smaller ones
-    /// only, so nobody waits in a circle.
+    /// `true` to keep the keys before the first busy one if not all are free. A caller that waits
+    /// for a key then holds only smaller ones, so no circle of waiting callers can form.
     pub keep: bool,
-    /// Time to live in the store.
-    pub lease: Duration,
-    /// Whether to take a fencing token in the same step, one for all.
+    /// The time to live in the store.
+    pub ttl: Duration,
+    /// `true` to take a fencing token in the same step, one for all locks.
     pub fence: bool,
     /// Filled in by the store before it sends anything.
     pub receipt: &'a Receipt,
 }
 
+impl fmt::Debug for AcquireAllRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireAllRequest")
+            .field("keys", &self.keys)
+            .field("value", &Shown(self.value))
+            .field("former", &self.former.map(Shown))
+            .field("keep", &self.keep)
+            .field("ttl", &self.ttl)
+            .field("fence", &self.fence)
+            .field("receipt", &self.receipt)
+            .finish()
+    }
+}
+
 /// The answer to an [`AcquireAllRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptAll {
-    /// All locks are the caller's.
+    /// The caller has all the locks.
     Granted {
         /// The fencing token, if one was asked for.
-        fence: Option<u64>,
+        fence: Option<FencingToken>,
     },
     /// Another holder has one of them.
     Busy {
-        /// Which key: the first busy one.
+        /// The index of the first busy key.
         at: usize,
-        /// Who.
+        /// The other holder, if known.
         holder: Option<Holder>,
-        /// The rest of its lease, if known. `None` also for a key without expiry.
+        /// The rest of its lease, if known. Also `None` for a key without expiry.
         remaining: Option<Duration>,
     },
 }
 
-/// Which connection a request was sent on, and whether it was answered.
+/// The connection that a request was sent on, and whether it was answered.
 ///
-/// A later command on the same connection cannot overtake the request; one on another connection can.
+/// A later command on the same connection cannot overtake the request; one on another connection
+/// can.
 #[derive(Debug, Default)]
 pub struct Receipt {
     connection: AtomicU64,
     answered: AtomicBool,
+    /// `true` while the store asks whether an answered request has been handed the lock.
+    taking: AtomicBool,
 }
 
 impl Receipt {
-    /// To be called by the store just before it sends, with a number other than zero that is unique to the
-    /// connection.
+    /// Records the connection. The store calls this just before it sends, with a number other than
+    /// zero that is unique to the connection.
     pub fn sent_on(&self, connection: u64) {
         self.connection.store(connection, Ordering::Release);
     }
 
-    /// To be called by the store when the answer to a [`QueueRequest`] is there: from then on nothing of the request is on
-    /// its way.
+    /// Records that a [`QueueRequest`] was answered. The store calls this when the answer has
+    /// arrived: no part of the request is still in flight.
     pub fn answered(&self) {
         self.answered.store(true, Ordering::Release);
     }
 
-    /// The connection's number, or `None` when nothing has been sent.
+    /// Records that the store asks, for an answered [`QueueRequest`], whether the lock was handed
+    /// to it, and takes it if so. The store calls this with `true` before it asks, and with `false`
+    /// if the answer is no.
+    pub fn taking(&self, taking: bool) {
+        self.taking.store(taking, Ordering::Release);
+    }
+
+    /// Resets the receipt for a new request.
+    pub(crate) fn begin(&self) {
+        self.connection.store(0, Ordering::Release);
+        self.answered.store(false, Ordering::Release);
+        self.taking.store(false, Ordering::Release);
+    }
+
+    /// Returns `true` if the store may still grant the lock even if the caller does nothing more.
+    pub(crate) fn may_grant(&self) -> bool {
+        self.unanswered_on().is_some() || self.taking.load(Ordering::Acquire)
+    }
+
+    /// Returns the connection's number, or `None` if nothing has been sent.
     #[must_use]
     pub fn connection(&self) -> Option<u64> {
         Some(self.connection.load(Ordering::Acquire)).filter(|connection| *connection != 0)
     }
 
-    /// The connection's number while the request has not been answered.
+    /// Returns the connection's number while the request has not been answered.
     #[must_use]
     pub fn unanswered_on(&self) -> Option<u64> {
         self.connection().filter(|_| !self.answered.load(Ordering::Acquire))
     }
 }
 
-/// Asks for a place in the store's queue. See [`LockStore::queue`].
-#[derive(Debug)]
+/// A request for a place in the store's queue. See [`LockStore::queue`].
 pub struct QueueRequest<'a> {
     /// The whole key, prefix included.
     pub key: &'a str,
     /// The value to store, never used in an earlier request.
     pub value: &'a str,
-    /// Time to live in the store.
-    pub lease: Duration,
-    /// Whether to take a fencing token in the same step.
+    /// The time to live in the store.
+    pub ttl: Duration,
+    /// `true` to take a fencing token in the same step.
     pub fence: bool,
-    /// The clock of [`Turn::Granted`]'s `since`.
+    /// The clock for the `since` of [`QueueOutcome::Granted`].
     pub clock: &'a Arc<dyn Clock>,
     /// Filled in by the store before it sends anything.
     pub receipt: &'a Receipt,
-    /// Filled in by the store with whom the request waits for, as often as it learns of it.
-    pub sighting: &'a Sighting,
+    /// Filled in by the store with the present holder, each time it learns of one.
+    pub contention: &'a ContentionSlot,
 }
 
-/// Who had a lock when the store was last asked.
-#[derive(Debug, Default)]
-pub struct Sighting(Mutex<Option<(Holder, Option<Duration>)>>);
+impl fmt::Debug for QueueRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueRequest")
+            .field("key", &self.key)
+            .field("value", &Shown(self.value))
+            .field("ttl", &self.ttl)
+            .field("fence", &self.fence)
+            .field("receipt", &self.receipt)
+            .field("contention", &self.contention)
+            .finish_non_exhaustive()
+    }
+}
 
-impl Sighting {
-    /// Notes the holder and the rest of its lease, where known.
+/// The last known holder of a lock.
+#[derive(Debug, Default)]
+pub struct ContentionSlot(Mutex<Option<(Holder, Option<Duration>)>>);
+
+impl ContentionSlot {
+    /// Records the holder and the rest of its lease, where known.
     pub fn see(&self, holder: Holder, remaining: Option<Duration>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((holder, remaining));
     }
 
-    /// The last note, which is taken out.
+    /// Takes the last record out and returns it.
     pub fn take(&self) -> Option<(Holder, Option<Duration>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// How a place in the store's queue has ended.
+/// The end of a wait in the store's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// The lock is the caller's.
+pub enum QueueOutcome {
+    /// The caller has the lock.
     Granted {
         /// The fencing token, if one was asked for.
-        fence: Option<u64>,
+        fence: Option<FencingToken>,
         /// A moment on the request's clock before which the store cannot have set the key's expiry.
+        /// The store sets the expiry to the whole lease.
         since: Moment,
-        /// What the expiry was set to: the lease that was asked for, or a shorter one, within which the caller is to renew
-        /// it to that.
-        lease: Duration,
     },
-    /// The place was lost: the request is to be made anew, with another value.
+    /// The place was lost: the caller sends a new request, with another value.
     Lapsed,
-    /// There is no queue, or not now: the lock is to be tried again after a pause.
+    /// There is no queue, or not at present: the caller tries again after a pause.
     Unavailable,
 }
 
 /// The answer to an [`AcquireRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// The lock is the caller's.
+    /// The caller has the lock.
     Granted {
         /// The fencing token, if one was asked for.
-        fence: Option<u64>,
+        fence: Option<FencingToken>,
     },
-    /// Another holder has it.
+    /// Another holder has the lock.
     Busy {
-        /// Who.
+        /// The other holder, if known.
         holder: Option<Holder>,
-        /// The rest of its lease, if asked for and known. `None` also for a key without expiry.
+        /// The rest of its lease, if asked for and known. Also `None` for a key without expiry.
         remaining: Option<Duration>,
     },
 }
 
-/// Asks for one lock to be renewed or checked. See [`LockStore::renew`].
-#[derive(Clone, Debug)]
+/// A request to renew or check one lock. See [`LockStore::renew`].
+#[derive(Clone)]
 pub struct RenewRequest {
     /// The whole key.
     pub key: Arc<str>,
@@ -310,46 +444,88 @@ pub struct RenewRequest {
     pub extend: Option<Duration>,
 }
 
-/// Asks for one lock to be given back. See [`LockStore::release`].
-#[derive(Debug)]
+impl fmt::Debug for RenewRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RenewRequest")
+            .field("key", &self.key)
+            .field("value", &Shown(&self.value))
+            .field("extend", &self.extend)
+            .finish()
+    }
+}
+
+/// A request to release one lock. See [`LockStore::release`].
 pub struct ReleaseRequest<'a> {
     /// The whole key.
     pub key: &'a str,
     /// The holder's value.
     pub value: &'a str,
-    /// Keep the key for this much longer instead of deleting it.
+    /// The time for which to keep the key instead of deleting it.
     pub keep: Option<Duration>,
-    /// The connection of an acquire that was not answered; `None` when it was. The store prefers it while it lives,
-    /// since a release must not overtake its acquire.
+    /// The connection of an acquire that was not answered, or `None` if it was. The store prefers
+    /// this connection while it lives, since a release must not overtake its acquire.
     pub unanswered_on: Option<u64>,
-    /// The value may stand in the store's queue, and is to be taken out of it.
+    /// Set if the value may be in the store's queue, and is to be taken out of it.
     pub queued: Option<Queued>,
+    /// The conditions on which the store may leave the lock free for a moment although others wait
+    /// for it. `None` if it must not.
+    pub leave_free: Option<LeaveFree>,
     /// Filled in by the store before it sends anything.
     pub receipt: &'a Receipt,
 }
 
-/// What a [`QueueRequest`] asked for that has to be taken back.
+impl fmt::Debug for ReleaseRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReleaseRequest")
+            .field("key", &self.key)
+            .field("value", &Shown(self.value))
+            .field("keep", &self.keep)
+            .field("unanswered_on", &self.unanswered_on)
+            .field("queued", &self.queued)
+            .field("leave_free", &self.leave_free)
+            .field("receipt", &self.receipt)
+            .finish()
+    }
+}
+
+/// The conditions on which a release may leave a lock free for a moment although others wait in the
+/// store's queue, so that clients of other kinds, which poll for it, get a turn. Ignored by a store
+/// without a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaveFree {
+    /// The time for which the lock is left free.
+    pub pause: Duration,
+    /// The minimum time since it was last left free.
+    pub every: Duration,
+    /// `true` if calls of the releasing process have waited outside the store's queue for at least
+    /// `every`. The first of them then [joins the queue](LockStore::queue), instead of taking the
+    /// lock that is left free.
+    pub is_due: bool,
+}
+
+/// The details of a [`QueueRequest`] that is to be withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued {
-    /// Its lease.
-    pub lease: Duration,
-    /// Whether it asked for a fencing token.
+    /// The time to live that it asked for.
+    pub ttl: Duration,
+    /// `true` if it asked for a fencing token.
     pub fence: bool,
 }
 
-/// Whether a lock was still the caller's when the store looked.
+/// The ownership of a lock as the store found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It was, and what was asked for was done.
+pub enum Ownership {
+    /// The caller owned it, and the request was carried out.
     Owned,
-    /// The key was gone.
+    /// The key did not exist.
     Gone,
-    /// The key held something else.
+    /// The key held another value.
     Foreign,
 }
 
-impl Verdict {
-    /// The first that is not [`Owned`](Self::Owned): what many of them say about a lock of many keys.
+impl Ownership {
+    /// Combines the answers for two keys of one lock: returns the first that is not
+    /// [`Owned`](Self::Owned).
     pub(crate) fn or(self, other: Self) -> Self {
         if self == Self::Owned { other } else { self }
     }
@@ -359,88 +535,135 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fence {
     /// A token, greater than every earlier one of this key.
-    Token(u64),
-    /// The lock is no longer the caller's ([`Verdict::Gone`] or [`Verdict::Foreign`]).
-    NotOwned(Verdict),
+    Token(FencingToken),
+    /// The lock is no longer the caller's ([`Ownership::Gone`] or [`Ownership::Foreign`]).
+    NotOwned(Ownership),
 }
 
-/// What a store tells about locks that may have been lost. A hint: the runtime asks the store before it believes it.
+/// A report of locks that may have been lost. It is only a hint: the runtime asks the store before
+/// it acts on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LossHint {
-    /// This key was changed by somebody.
+    /// This key was changed by another client.
     Key(Box<str>),
-    /// Any key may have changed unseen: after a flush, or after the connection that reports changes was lost.
-    All,
+    /// Any key of this lane may have changed unnoticed: after a flush, or after the loss of the
+    /// connection that reports changes.
+    All(Lane),
+    /// The server of this lane answers again, on any connection, after one was lost or could not be
+    /// made. Any key may have changed meanwhile, and requests that were not possible before are
+    /// possible now.
+    Back(Lane),
 }
 
-/// Takes the outcome of a release that nobody waits for. Must not block.
-pub type ReleaseReport = Box<dyn FnOnce(Result<Verdict, StoreError>) + Send>;
+/// A callback for the outcome of a release that no call waits for. Must not block.
+pub type ReleaseReport = Box<dyn FnOnce(Result<Ownership, StoreError>) + Send>;
 
-/// Takes a store's [`LossHint`]s. Must not block.
+/// A callback for a store's [`LossHint`]s. Must not block.
 pub type LossReceiver = Arc<dyn Fn(LossHint) + Send + Sync>;
 
-/// Whether a failed operation may have been carried out.
+/// The effect of a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was not, and will not be.
-    NotApplied,
-    /// It may have been, or may still be.
+pub enum Effect {
+    /// The operation was not carried out, and will not be.
+    None,
+    /// The operation may have been carried out, or may still be.
     Unknown,
 }
 
-/// Why a store could not do what it was asked for.
+/// An error of a store.
+///
+/// Its message is that of its cause, followed by advice. The chain of sources continues with the
+/// source of that cause.
 #[derive(Clone)]
-pub struct StoreError {
-    source: Arc<dyn Error + Send + Sync>,
-    outcome: Outcome,
+pub struct StoreError(Arc<Failure>);
+
+// Behind a pointer, since the future of every annotated function has room for an error.
+#[derive(Clone)]
+struct Failure {
+    cause: Arc<dyn Error + Send + Sync>,
+    outcome: Effect,
     permanent: bool,
+    /// The advice for this error, in place of the general one.
+    advice: Option<Box<str>>,
 }
 
 impl StoreError {
-    /// The store refused for now; nothing was done. The caller may try again.
-    pub fn transient(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self {
-            source: Arc::from(source.into()),
-            outcome: Outcome::NotApplied,
-            permanent: false,
-        }
+    fn new(cause: impl Into<Box<dyn Error + Send + Sync>>, outcome: Effect, permanent: bool) -> Self {
+        Self(Arc::new(Failure {
+            cause: Arc::from(cause.into()),
+            outcome,
+            permanent,
+            advice: None,
+        }))
     }
 
-    /// The store refused for a reason that will not pass by itself; nothing was done.
-    pub fn permanent(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self {
-            source: Arc::from(source.into()),
-            outcome: Outcome::NotApplied,
-            permanent: true,
-        }
+    /// Creates the error of a store that refused for now. The operation was not carried out, and
+    /// the caller may try again.
+    pub fn transient(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(cause, Effect::None, false)
     }
 
-    /// The store was asked, and no answer came.
-    pub fn unknown(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self {
-            source: Arc::from(source.into()),
-            outcome: Outcome::Unknown,
-            permanent: false,
-        }
+    /// Creates the error of a store that refused for a lasting reason. The operation was not
+    /// carried out.
+    pub fn permanent(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(cause, Effect::None, true)
     }
 
-    /// Whether the operation may have been carried out all the same.
+    /// Creates the error of a store that did not answer a request. The operation may have been
+    /// carried out.
+    pub fn unknown(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(cause, Effect::Unknown, false)
+    }
+
+    /// Returns [`Effect::Unknown`] if the operation may have been carried out despite the error.
     #[must_use]
-    pub const fn outcome(&self) -> Outcome {
-        self.outcome
+    pub fn effect(&self) -> Effect {
+        self.0.outcome
     }
 
-    /// Whether trying again is of no use until somebody changes the store or the configuration.
+    /// Returns `true` if another attempt is of no use until the store or the configuration is
+    /// changed.
     #[must_use]
-    pub const fn is_permanent(&self) -> bool {
-        self.permanent
+    pub fn is_permanent(&self) -> bool {
+        self.0.permanent
     }
 
-    pub(crate) const fn advice(&self) -> &'static str {
-        match (self.permanent, self.outcome) {
+    /// Turns this into an error with an unknown outcome.
+    fn into_unknown(self) -> Self {
+        let mut failure = Arc::unwrap_or_clone(self.0);
+        failure.outcome = Effect::Unknown;
+        failure.permanent = false;
+        Self(Arc::new(failure))
+    }
+
+    /// Creates the error for a key whose content excludes a lock in the requested mode.
+    pub(crate) fn other_kind() -> Self {
+        Self::permanent(
+            "the key is held in another kind of mode, exclusive or one that several may hold, or holds another program's data",
+        )
+        .advise("take a key in one kind of mode everywhere, or choose another key or prefix")
+    }
+
+    /// Replaces the general advice.
+    pub(crate) fn advise(self, advice: impl Into<Box<str>>) -> Self {
+        let mut failure = Arc::unwrap_or_clone(self.0);
+        failure.advice = Some(advice.into());
+        Self(Arc::new(failure))
+    }
+
+    /// Returns the cause, without the advice.
+    pub(crate) fn cause(&self) -> &(dyn Error + Send + Sync) {
+        &*self.0.cause
+    }
+
+    fn advice(&self) -> &str {
+        if let Some(advice) = &self.0.advice {
+            return advice;
+        }
+        match (self.0.permanent, self.0.outcome) {
             (true, _) => "correct the store or its configuration",
-            (false, Outcome::NotApplied) => "check that the store is up and reachable, then try again",
-            (false, Outcome::Unknown) => {
+            (false, Effect::None) => "check that the store is up and reachable, then try again",
+            (false, Effect::Unknown) => {
                 "the outcome is unknown and whatever was taken is being released; check the store and the network, then try again"
             }
         }
@@ -449,23 +672,24 @@ impl StoreError {
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the store failed: {}", self.source)
+        write!(f, "{}; {}", self.0.cause, self.advice())
     }
 }
 
 impl Debug for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoreError")
-            .field("source", &self.source)
-            .field("outcome", &self.outcome)
-            .field("permanent", &self.permanent)
+            .field("cause", &self.0.cause)
+            .field("outcome", &self.0.outcome)
+            .field("permanent", &self.0.permanent)
             .finish()
     }
 }
 
 impl Error for StoreError {
-    // This error's own text already says what the first source says.
+    // The text of this error includes that of the cause, so the chain continues with the cause's
+    // source.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.source()
+        self.0.cause.source()
     }
 }

@@ -1,4 +1,5 @@
-//! Locks for unit tests: held by somebody else, lost, unanswered, out of reach, and asserted. Feature `testing`.
+//! Locks for unit tests: held by another host, lost, unanswered, out of reach, and asserted.
+//! Requires the feature `testing`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -45,41 +46,43 @@
 //! # run!(a_lost_lock_stops_it);
 //! ```
 //!
-//! Everything happens in this process, and time is tokio's, which `start_paused` makes virtual: leases, waits, time-outs and
-//! renewals take no real time, and happen in the order in which they would. Without it the kit works as well, in real time.
+//! Everything happens in this process, and time is tokio's, which `start_paused` makes virtual:
+//! leases, waits, time-outs and renewals take no real time, and happen in their usual order.
+//! Without `start_paused` the kit works as well, in real time.
 
-mod other;
 mod record;
+mod remote_holder;
 mod store;
 
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::other::OtherHolder;
+use self::record::Record;
 pub use self::record::{AsGlobal, Locked};
-pub(crate) use self::record::{Record, global_here, note, seen_here};
+pub use self::remote_holder::RemoteHolder;
 use self::store::{TestStore, as_store};
-use crate::acquire::MAX_LEASE;
-use crate::builder::LockManagerBuilder;
+use crate::error::EndCause;
 use crate::error::LostReason;
-use crate::held::Fate;
-use crate::manager::LockManager;
-use crate::store::{AcquireRequest, Attempt, LockStore, Mode, Receipt};
+use crate::manager::{LockManager, LockManagerBuilder};
+use crate::store::limits::MAX_LEASE;
+use crate::store::{AcquireRequest, Attempt, LockMode, LockStore, Receipt};
 
-/// How long a thief keeps what it has stolen.
+/// The lease of a lock taken by [`TestLocks::steal`].
 const STOLEN_FOR: Duration = Duration::from_secs(30);
 
-/// A lock manager for tests, and what can be done to its locks. Cheap to clone; all clones are one kit.
+/// A lock manager for tests, with methods that interfere with its locks. Clones are cheap, and all
+/// clones are one kit.
 ///
-/// The tested code takes its locks from [`manager`](Self::manager), or by [`as_global`](Self::as_global) without knowing. All
-/// methods do what they say before they return; a body that has lost its lock is cancelled at its next await. Keys are given as
-/// the tested code gives them, without the manager's prefix.
+/// The tested code takes its locks from [`manager`](Self::manager), or through
+/// [`as_global`](Self::as_global) without any change. Every method has taken effect when it
+/// returns, but a body that has lost its lock is cancelled only at its next await. Keys are given
+/// as the tested code gives them, without the manager's prefix.
 ///
 /// The [module's page](self) has an example of whole tests.
 ///
 /// # Panics
-/// Its methods panic where a test makes a mistake, with what to do.
+/// The methods panic if a test uses them wrongly, with a message that says what to do.
 #[derive(Clone, Debug)]
 pub struct TestLocks {
     kit: Arc<Kit>,
@@ -99,7 +102,7 @@ impl Default for TestLocks {
 }
 
 impl TestLocks {
-    /// A kit with no locks, and a manager with the default settings.
+    /// Creates a kit without any locks, and a manager with the default settings.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
@@ -114,30 +117,34 @@ impl TestLocks {
     /// ```
     ///
     /// # Panics
-    /// When the operating system gives no thread.
+    /// Panics if the operating system cannot start a thread.
     #[must_use]
     pub fn new() -> Self {
         Self::with(LockManager::builder("memory://"))
     }
 
-    /// A kit whose manager has other settings. The kit puts in its own store; the clock is tokio's unless the settings name one.
+    /// Creates a kit whose manager has these settings. The kit replaces the store by its own; the
+    /// clock is tokio's unless the settings name one.
     ///
     /// ```
     /// # use lock_runtime::LockManager;
     /// # use lock_runtime::testing::TestLocks;
     /// # use std::time::Duration;
-    /// let kit = TestLocks::with(LockManager::builder("memory://").prefix("shop:").wait(Duration::from_secs(1)));
+    /// let kit = TestLocks::with(LockManager::builder("memory://").prefix("shop:").default_wait(Duration::from_secs(1)));
     /// assert_eq!(kit.manager().prefix(), "shop:");
     /// ```
     ///
     /// # Panics
-    /// When the operating system gives no thread.
+    /// Panics if the operating system cannot start a thread.
     #[must_use]
     #[allow(clippy::panic, reason = "a test that cannot run has failed")]
     pub fn with(settings: LockManagerBuilder) -> Self {
         let store = Arc::<TestStore>::default();
         let record = Arc::<Record>::default();
-        let built = settings.store(as_store(&store)).record(&record).build();
+        let built = settings
+            .with_store(as_store(&store))
+            .observer(Arc::clone(&record) as _)
+            .build();
         let manager = built.unwrap_or_else(|error| panic!("a kit needs a manager: {error}"));
         let kit = Arc::new(Kit { store, manager, record });
         let kit = Self { kit };
@@ -145,8 +152,9 @@ impl TestLocks {
         kit
     }
 
-    /// The manager whose locks this is about: for `manager = …`, for [`LockManager::lock`], or for
-    /// [`init_with`](crate::init_with), which makes it the global one of the whole process.
+    /// Returns the manager whose locks this kit controls: for `manager = …`, for
+    /// [`LockManager::lock`], or for [`init_with`](crate::init_with), which makes it the global
+    /// manager of the whole process.
     ///
     /// ```
     /// # use lock_runtime::LockManager;
@@ -164,10 +172,11 @@ impl TestLocks {
     /// # use lock_runtime::testing::TestLocks;
     /// use std::sync::LazyLock;
     ///
-    /// // One kit for all tests of the process: they must not use the same keys, and a fault hits all of them.
+    /// // One kit for all tests of the process: they must not use the same keys, and a fault hits
+    /// // all of them.
     /// static KIT: LazyLock<TestLocks> = LazyLock::new(|| {
     ///     let kit = TestLocks::new();
-    ///     lock_runtime::init_with(kit.manager()).expect("nobody else makes the global manager");
+    ///     lock_runtime::init_with(kit.manager()).expect("no other test makes the global manager");
     ///     kit
     /// });
     /// # assert!(!KIT.is_locked("inventory:7"));
@@ -178,11 +187,12 @@ impl TestLocks {
         self.kit.manager.clone()
     }
 
-    /// Lets annotated functions that name no manager take their locks from this kit, where they are called on this thread, until
-    /// the returned value is dropped. So each test has locks of its own.
+    /// Makes annotated functions that name no manager take their locks from this kit when they are
+    /// called on this thread, until the returned value is dropped. This way each test can have its
+    /// own locks.
     ///
-    /// A `#[tokio::test]` runs on one thread, with the tasks that it spawns, unless its flavor is `multi_thread`.
-    /// [`lock_runtime::global`](crate::global) does not know of it.
+    /// A `#[tokio::test]` and the tasks that it spawns run on one thread, unless its flavor is
+    /// `multi_thread`. [`lock_runtime::global`](crate::global) is not affected.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
@@ -204,7 +214,7 @@ impl TestLocks {
         AsGlobal::begin(&self.kit.manager)
     }
 
-    /// Holds a key as somebody else, on another host, until the returned value is dropped or released.
+    /// Holds a key as a holder on another host, until the returned value is dropped or released.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
@@ -221,22 +231,22 @@ impl TestLocks {
     /// ```
     ///
     /// # Panics
-    /// When somebody has the key.
+    /// Panics if the key is locked.
     #[track_caller]
-    pub fn hold(&self, key: &str) -> OtherHolder {
-        self.hold_as(key, &Mode::Exclusive, MAX_LEASE)
+    pub fn hold(&self, key: &str) -> RemoteHolder {
+        self.hold_as(key, &LockMode::Exclusive, MAX_LEASE)
     }
 
-    /// Holds a key as somebody else, in any mode, who dies: the lock is free when the lease has run out, or when the returned
-    /// value is dropped before that.
+    /// Holds a key in any mode, as a holder on another host that dies: the lock becomes free when
+    /// the lease has run out, or earlier when the returned value is dropped.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
-    /// # use lock_runtime::{LockError, Mode};
+    /// # use lock_runtime::{LockError, LockMode};
     /// # use lock_runtime::testing::TestLocks;
     /// # use std::time::Duration;
     /// let kit = TestLocks::new();
-    /// let _died = kit.hold_as("inventory:7", &Mode::Exclusive, Duration::from_secs(3));
+    /// let _died = kit.hold_as("inventory:7", &LockMode::Exclusive, Duration::from_secs(3));
     /// let began = tokio::time::Instant::now();
     /// kit.manager().lock("inventory:7").run(async {}).await?; // waits for the end of the lease
     /// assert!(began.elapsed() >= Duration::from_secs(3));
@@ -245,35 +255,36 @@ impl TestLocks {
     /// ```
     ///
     /// # Panics
-    /// When somebody has the key and does not share it in this mode.
+    /// Panics if the key is locked and the holders do not share it in this mode.
     #[track_caller]
     #[allow(clippy::panic, reason = "a test that makes a mistake is to fail")]
-    pub fn hold_as(&self, key: &str, mode: &Mode, lease: Duration) -> OtherHolder {
+    pub fn hold_as(&self, key: &str, mode: &LockMode, lease: Duration) -> RemoteHolder {
         let whole = self.whole(key);
         let value = Self::value(mode);
         let request = AcquireRequest {
             key: &whole,
             value: &value,
-            lease,
+            ttl: lease,
             fence: false,
             tell_remaining: false,
             fair: false,
             receipt: &Receipt::default(),
         };
         match self.kit.store.inner.acquire_now(&request) {
-            Some(Ok(Attempt::Granted { .. })) => OtherHolder::new(&self.kit.store, whole, value),
+            Some(Ok(Attempt::Granted { .. })) => RemoteHolder::new(&self.kit.store, whole, value),
             Some(Ok(Attempt::Busy {
                 holder: Some(holder), ..
             })) => {
-                panic!("`{key}` cannot be held as somebody else: {holder} has it; use `steal` to take it away")
+                panic!("`{key}` cannot be held as another host: {holder} has it; use `steal` to take it away")
             }
-            _ => panic!("`{key}` cannot be held as somebody else: others wait for it, or have it; let them end before"),
+            _ => panic!("`{key}` cannot be held as another host: others wait for it, or have it; let them end before"),
         }
     }
 
-    /// Lets the lease of a key run out, as if its holder had stood still for so long. A body of this process that holds it is
-    /// cancelled at its next await, with [`LostReason::Expired`]. The key is free, after the
-    /// [`lock_delay`](crate::LockRequest::lock_delay) if the holder had asked for one.
+    /// Lets the lease of a key run out, as if its holder had been suspended. A body of this process
+    /// that holds the lock is cancelled at its next await, with [`LostReason::Expired`]. The key is
+    /// free afterwards, or after the [`lock_delay`](crate::LockRequest::lock_delay) if the holder
+    /// asked for one.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
@@ -290,20 +301,20 @@ impl TestLocks {
     /// ```
     ///
     /// # Panics
-    /// When nobody has the key.
+    /// Panics if the key is not locked.
     #[track_caller]
     pub fn expire(&self, key: &str) {
         let whole = self.held_by_somebody(key, "expire");
         let ours = self.kit.record.held(&whole);
-        let delay = ours.iter().map(|held| held.terms.lock_delay).max();
+        let delay = ours.iter().map(|held| held.options.lock_delay).max();
         self.kit.store.inner.end_leases(&whole, delay.unwrap_or_default());
         for held in ours {
-            held.end_with(Fate::Lost(LostReason::Expired));
+            held.end_with(EndCause::Lost(LostReason::Expired));
         }
     }
 
-    /// Deletes a key, as a flush, an eviction or an operator does. A body of this process that holds it is cancelled at its next
-    /// await, with [`LostReason::Deleted`].
+    /// Deletes a key, as a flush, an eviction or an operator does. A body of this process that
+    /// holds the lock is cancelled at its next await, with [`LostReason::Deleted`].
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
@@ -319,7 +330,7 @@ impl TestLocks {
     /// ```
     ///
     /// # Panics
-    /// When nobody has the key.
+    /// Panics if the key is not locked.
     #[track_caller]
     pub fn delete(&self, key: &str) {
         let whole = self.held_by_somebody(key, "delete");
@@ -327,9 +338,9 @@ impl TestLocks {
         self.kit.store.report_changes();
     }
 
-    /// Gives a held key to somebody else, on another host, who keeps it for 30 s unless it is [deleted](Self::delete) or
-    /// [expires](Self::expire) before. A body of this process that holds it is cancelled at its next await, with
-    /// [`LostReason::Taken`].
+    /// Gives a locked key to a holder on another host, which keeps it for 30 s unless it is
+    /// [deleted](Self::delete) or [expires](Self::expire) before. A body of this process that holds
+    /// the lock is cancelled at its next await, with [`LostReason::Taken`].
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
@@ -346,23 +357,26 @@ impl TestLocks {
     /// ```
     ///
     /// # Panics
-    /// When nobody has the key.
+    /// Panics if the key is not locked.
     #[track_caller]
     pub fn steal(&self, key: &str) {
         let whole = self.held_by_somebody(key, "steal");
-        let shared = |holder: &crate::Holder| Mode::is_shared(holder.value());
+        let shared = |holder: &crate::store::holder::Holder| holder.mode() != LockMode::Exclusive;
         let mode = if self.kit.store.inner.holders(&whole).iter().any(shared) {
-            Mode::Write
+            LockMode::Write
         } else {
-            Mode::Exclusive
+            LockMode::Exclusive
         };
         self.kit.store.inner.replace(&whole, &Self::value(&mode), STOLEN_FOR);
         self.kit.store.report_changes();
     }
 
-    /// Loses the reply to the next acquire, renewal or release: the store does it, and the caller does not hear of it. It then
-    /// goes on as it would with a real store, after its response time-out. Called again, it loses one more; the next one may be
-    /// that to the release of what the first attempt has got.
+    /// Loses the reply to the next acquire, renewal or release: the store carries it out, and the
+    /// caller gets no answer.
+    ///
+    /// The caller then goes on as with a real store, after its response time-out. Each further call
+    /// loses one more reply. The second lost reply may be that to the release of the lock that the
+    /// first attempt was granted.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
@@ -381,9 +395,12 @@ impl TestLocks {
         self.kit.store.drop_next_reply();
     }
 
-    /// Puts the store out of reach until tokio's clock has passed `span` from now: nothing gets through. Locks are held on until
-    /// their deadline, then lost with [`LostReason::Unreachable`]; calls that wait try again. [`hold`](Self::hold), and what else
-    /// the kit does, gets through. Called again, it counts anew; with zero, the store is in reach at once.
+    /// Puts the store out of reach for `span` of tokio's time: no request gets through.
+    ///
+    /// Holders keep their locks until the deadline, and then lose them with
+    /// [`LostReason::Unreachable`]; waiting calls try again. [`hold`](Self::hold) and the other
+    /// methods of the kit still reach the store. Each further call starts the time anew; with zero,
+    /// the store is in reach again at once.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
@@ -402,8 +419,9 @@ impl TestLocks {
         self.kit.store.unreachable_for(span);
     }
 
-    /// Whether anybody has the key now. A key that is kept for a [minimum hold](crate::LockRequest::at_least), or a
-    /// [delay](crate::LockRequest::lock_delay), is had by whoever had it last.
+    /// Returns `true` if the key is locked now. A key that is kept for a [minimum
+    /// hold](crate::LockRequest::at_least) or a [delay](crate::LockRequest::lock_delay) still
+    /// belongs to its last holder.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
@@ -421,8 +439,8 @@ impl TestLocks {
         !self.kit.store.inner.holders(&self.whole(key)).is_empty()
     }
 
-    /// Whether a call of the manager has locked the key since the kit was made, or [`forget`](Self::forget) was called. What the
-    /// kit holds as somebody else does not count.
+    /// Returns `true` if a call of the manager has locked the key since the kit was created or
+    /// [`forget`](Self::forget) was called. Locks that the kit holds as another host do not count.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
@@ -438,12 +456,13 @@ impl TestLocks {
         self.kit.record.check(key).is_ok()
     }
 
-    /// What the manager's calls have locked since the kit was made, or [`forget`](Self::forget) was called, in the order in which
-    /// they got it. A nested call that [passes through](crate::LockRequest::reentrant) is none.
+    /// Returns the locks that the manager's calls have taken since the kit was created or
+    /// [`forget`](Self::forget) was called, in the order of their grants. A nested call that
+    /// [re-enters its lock](crate::LockRequest::reentrant) is not listed.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
-    /// # use lock_runtime::Mode;
+    /// # use lock_runtime::LockMode;
     /// # use lock_runtime::testing::TestLocks;
     /// let kit = TestLocks::new();
     /// let locks = kit.manager();
@@ -451,7 +470,7 @@ impl TestLocks {
     ///     locks.lock("inventory:7").run(async { /* … */ }).await
     /// }).await??;
     /// assert_eq!(kit.locked(), ["order:1", "inventory:7"]);
-    /// assert_eq!(*kit.locked()[0].mode(), Mode::Exclusive);
+    /// assert_eq!(*kit.locked()[0].mode(), LockMode::Exclusive);
     /// # Ok::<(), lock_runtime::LockError>(())
     /// # }).unwrap();
     /// ```
@@ -460,7 +479,7 @@ impl TestLocks {
         self.kit.record.locked()
     }
 
-    /// Forgets what was locked, so that the next assertions are about what comes.
+    /// Forgets the locks taken so far, so that the next assertions are about later ones.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
@@ -476,7 +495,8 @@ impl TestLocks {
         self.kit.record.forget();
     }
 
-    /// Asserts that [`was_locked`](Self::was_locked); what [`assert_locked!`](crate::assert_locked!) does with a kit.
+    /// Asserts that [`was_locked`](Self::was_locked) returns `true` for the key.
+    /// [`assert_locked!`](crate::assert_locked!) with a kit calls this method.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
@@ -492,7 +512,7 @@ impl TestLocks {
     /// ```
     ///
     /// # Panics
-    /// When the key was not locked, with the keys that were.
+    /// Panics if the key was not locked, with a list of the keys that were.
     #[track_caller]
     #[allow(clippy::panic, reason = "it is an assertion")]
     pub fn assert_locked(&self, key: impl Display) {
@@ -510,14 +530,15 @@ impl TestLocks {
         let whole = self.whole(key);
         assert!(
             !self.kit.store.inner.holders(&whole).is_empty(),
-            "there is nothing to {what}: nobody has `{key}`; let the tested code take it first"
+            "there is nothing to {what}: `{key}` has no holder; let the tested code take it first"
         );
         whole
     }
 
     #[track_caller]
     #[allow(clippy::panic, reason = "a test that cannot run has failed")]
-    fn value(mode: &Mode) -> Arc<str> {
-        other::value(mode).unwrap_or_else(|| panic!("the operating system gave no random bytes"))
+    fn value(mode: &LockMode) -> Arc<str> {
+        crate::store::holder::remote_value("TestLocks::hold", mode)
+            .unwrap_or_else(|_| panic!("the operating system gave no random bytes"))
     }
 }

@@ -1,39 +1,42 @@
-//! What a kit has seen locked.
+//! The record of the locks that a kit's manager has granted.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{Kit, TestLocks};
-use crate::assert::list;
-use crate::held::Held;
-use crate::manager::LockManager;
-use crate::store::Mode;
+use crate::acquire::Observer;
+use crate::diagnostics::{ask, list};
+use crate::hold::Hold;
+use crate::manager::{LockManager, global};
+use crate::store::LockMode;
 
-/// A lock that was taken, as [`TestLocks::locked`] tells it.
+/// A lock that was taken, as returned by [`TestLocks::locked`].
 ///
-/// It equals its key, so that a list of them can be compared with a list of keys.
+/// It is equal to its key, so a list of them can be compared with a list of keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Locked {
     key: Box<str>,
-    mode: Mode,
+    mode: LockMode,
     function: &'static str,
 }
 
 impl Locked {
-    /// The key, without the manager's prefix. A lock of several keys is one entry for each.
+    /// Returns the key, without the manager's prefix. A lock of several keys has one entry for
+    /// each.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// How it was taken.
+    /// Returns the mode in which the lock was taken.
     #[must_use]
-    pub fn mode(&self) -> &Mode {
+    pub fn mode(&self) -> &LockMode {
         &self.mode
     }
 
-    /// The path of the function that took it, or the [holder's name](crate::LockRequest::holder); empty where there is none.
+    /// Returns the path of the function that took the lock, or the [holder's
+    /// name](crate::LockRequest::label). Empty if there is neither.
     #[must_use]
     pub fn function(&self) -> &str {
         self.function
@@ -61,32 +64,31 @@ impl fmt::Debug for Locked {
 }
 
 impl Locked {
-    fn parts(&self) -> (&str, &Mode, &str) {
+    fn parts(&self) -> (&str, &LockMode, &str) {
         (&self.key, &self.mode, self.function)
     }
 }
 
-/// The locks that one manager's calls have got, whether from the store or from each other.
+/// The locks that one manager's calls were granted, by the store or by each other.
 #[derive(Debug, Default)]
-pub(crate) struct Record(Mutex<Entries>);
+pub(super) struct Record(Mutex<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
     locked: Vec<Locked>,
-    /// Those that may be held still.
-    held: Vec<Weak<Held>>,
+    /// The locks that may still be held.
+    held: Vec<Weak<Hold>>,
 }
 
-/// Notes a lock that a call has got.
-pub(crate) fn note(held: &Arc<Held>) {
-    if let Some(record) = &held.manager.record {
-        let mut entries = record.entries();
+impl Observer for Record {
+    fn granted(&self, held: &Arc<Hold>) {
+        let mut entries = self.entries();
         entries.held.retain(|held| held.strong_count() > 0);
         entries.held.push(Arc::downgrade(held));
         entries.locked.extend(held.keys().iter().map(|key| Locked {
             key: held.manager.name(key).into(),
             mode: held.mode.clone(),
-            function: held.function,
+            function: held.options.site.function,
         }));
     }
 }
@@ -104,8 +106,8 @@ impl Record {
         self.entries().locked.clear();
     }
 
-    /// The locks of this whole key that have not ended.
-    pub(super) fn held(&self, key: &str) -> Vec<Arc<Held>> {
+    /// Returns the locks of this whole key that have not ended.
+    pub(super) fn held(&self, key: &str) -> Vec<Arc<Hold>> {
         let held: Vec<_> = self.entries().held.iter().filter_map(Weak::upgrade).collect();
         held.into_iter()
             .filter(|held| !held.has_ended() && held.keys().iter().any(|other| **other == *key))
@@ -117,7 +119,7 @@ impl Record {
     }
 }
 
-/// Whether `key` is among what was locked, or what to say.
+/// Returns an error with the message to show unless `key` is among the locks taken.
 fn missing<'a>(key: &str, locked: impl Iterator<Item = &'a Locked> + Clone) -> Result<(), String> {
     if locked.clone().any(|locked| *locked == *key) {
         return Ok(());
@@ -132,46 +134,39 @@ fn missing<'a>(key: &str, locked: impl Iterator<Item = &'a Locked> + Clone) -> R
 }
 
 thread_local! {
-    /// The kits that this thread has made.
+    /// The kits created on this thread.
     static MADE_HERE: RefCell<Vec<Weak<Kit>>> = const { RefCell::new(Vec::new()) };
-    /// The managers that stand in for the global one on this thread, the last one first in rank.
-    static GLOBAL_HERE: RefCell<Vec<LockManager>> = const { RefCell::new(Vec::new()) };
 }
 
 pub(super) fn made_here(kit: &TestLocks) {
+    ask(seen_here);
     MADE_HERE.with_borrow_mut(|kits| {
         kits.retain(|kit| kit.strong_count() > 0);
         kits.push(Arc::downgrade(&kit.kit));
     });
 }
 
-/// Whether a kit of this thread has seen `key` locked, or what to say. `None`: this thread has no kit.
-pub(crate) fn seen_here(key: &str) -> Option<Result<(), String>> {
+/// Returns an error with the message to show unless a kit of this thread has recorded a lock of
+/// `key`, or `None` if this thread has no kit.
+fn seen_here(key: &str) -> Option<Result<(), String>> {
     let kits = MADE_HERE.try_with(|kits| kits.borrow().iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
     let kits = kits.ok().filter(|kits| !kits.is_empty())?;
     let locked: Vec<_> = kits.iter().flat_map(|kit| kit.record.locked()).collect();
     Some(missing(key, locked.iter()))
 }
 
-/// The manager that stands in for the global one on this thread.
-pub(crate) fn global_here() -> Option<LockManager> {
-    GLOBAL_HERE
-        .try_with(|managers| managers.borrow().last().cloned())
-        .ok()
-        .flatten()
-}
-
-/// Lets a kit's manager stand in for the global one on this thread. See [`TestLocks::as_global`].
+/// Replaces the global manager on this thread by a kit's, until it is dropped. See
+/// [`TestLocks::as_global`].
 #[must_use = "it ends when this is dropped"]
 #[derive(Debug)]
 pub struct AsGlobal {
-    /// Not to be sent to another thread.
+    /// Makes the type `!Send`: it belongs to this thread.
     _here: std::marker::PhantomData<*const ()>,
 }
 
 impl AsGlobal {
     pub(super) fn begin(manager: &LockManager) -> Self {
-        GLOBAL_HERE.with_borrow_mut(|managers| managers.push(manager.clone()));
+        global::stand_in(manager.clone());
         Self {
             _here: std::marker::PhantomData,
         }
@@ -180,7 +175,6 @@ impl AsGlobal {
 
 impl Drop for AsGlobal {
     fn drop(&mut self) {
-        // The thread's locals may be gone already while it ends.
-        let _ = GLOBAL_HERE.try_with(|managers| managers.borrow_mut().pop());
+        global::stand_down();
     }
 }

@@ -1,23 +1,22 @@
-//! The kit's store: the one in memory, with faults before and after its operations.
+//! The kit's store: the memory store, with faults before and after its operations.
 
 use std::fmt;
 use std::future::{pending, ready};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::clock::{Clock, Moment, TokioClock, tokio_clock_is_paused};
-use crate::engine::Timer;
-use crate::inspect::LockInfo;
+use crate::host::{Clock, Host, Moment, Timer, TokioClock};
+use crate::store::info::LockInfo;
 use crate::store::memory::MemoryStore;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, LockPage, LockStore, LossHint, LossReceiver,
-    QueueRequest, ReleaseRequest, RenewRequest, StoreError, StoreFuture, Turn, Verdict,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, Lane, LockPage, LockStore, LossHint, LossReceiver,
+    Ownership, QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
 };
 
-/// A store in memory that can be out of reach, and lose its replies.
+/// A store in memory that can be out of reach, and can lose replies.
 #[derive(Default)]
 pub(super) struct TestStore {
-    /// What everybody else sees, at all times.
+    /// The store without faults, as other hosts see it.
     pub(super) inner: MemoryStore,
     faults: Mutex<Faults>,
     losses: OnceLock<LossReceiver>,
@@ -25,9 +24,9 @@ pub(super) struct TestStore {
 
 #[derive(Debug, Default)]
 struct Faults {
-    /// On tokio's clock.
+    /// The end of the outage, on tokio's clock.
     unreachable_until: Option<Moment>,
-    /// How many replies are to be lost.
+    /// The number of replies that are still to be lost.
     lost_replies: u32,
 }
 
@@ -53,14 +52,14 @@ impl TestStore {
         self.faults().unreachable_until = Some(TokioClock.now().after(span));
     }
 
-    /// Has every lock checked, as after a report of the store that something was changed.
+    /// Makes the manager check every lock, as after a report of the store that a key was changed.
     pub(super) fn report_changes(&self) {
         if let Some(receiver) = self.losses.get() {
-            receiver(LossHint::All);
+            receiver(LossHint::All(Lane::default()));
         }
     }
 
-    /// For how much longer nothing gets through. `None`: it does.
+    /// Returns the rest of the outage; `None` while the store is in reach.
     fn unreachable(&self) -> Option<Duration> {
         let until = self.faults().unreachable_until?;
         Some(until.since(TokioClock.now())).filter(|rest| !rest.is_zero())
@@ -70,7 +69,7 @@ impl TestStore {
         self.unreachable().is_some() || self.faults().lost_replies > 0
     }
 
-    /// An operation whose reply is not lost.
+    /// Runs an operation whose reply is never lost.
     fn ask<'a, T: Send + 'a>(&self, operation: impl FnOnce() -> StoreFuture<'a, T>) -> StoreFuture<'a, T> {
         if self.unreachable().is_some() {
             let error = StoreError::transient("the test has put the store out of reach");
@@ -79,7 +78,7 @@ impl TestStore {
         operation()
     }
 
-    /// An operation whose reply may be lost.
+    /// Runs an operation whose reply may be lost.
     fn ask_and_hear<'a, T: Send + 'a>(&self, operation: impl FnOnce() -> StoreFuture<'a, T>) -> StoreFuture<'a, T> {
         self.ask(|| {
             let mut faults = self.faults();
@@ -98,13 +97,9 @@ impl TestStore {
     }
 
     async fn wait_until_reachable(&self) {
-        let timer = if tokio_clock_is_paused() {
-            Timer::Caller
-        } else {
-            Timer::Engine
-        };
+        let timer = Timer::of_tokio();
         while let Some(rest) = self.unreachable() {
-            timer.sleep(rest).await;
+            Host::process().sleep(timer, rest).await;
         }
     }
 }
@@ -118,9 +113,9 @@ impl LockStore for TestStore {
         self.ask_and_hear(|| self.inner.acquire_all(request))
     }
 
-    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>> {
+    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
         let operation = || self.inner.renew(requests);
-        // The reply to a mere check is not what a test wants to lose.
+        // A test does not know when a lock is checked, so the replies to checks are never lost.
         if requests.iter().any(|request| request.extend.is_some()) {
             self.ask_and_hear(operation)
         } else {
@@ -128,7 +123,7 @@ impl LockStore for TestStore {
         }
     }
 
-    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict> {
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
         self.ask_and_hear(|| self.inner.release(request))
     }
 
@@ -140,11 +135,11 @@ impl LockStore for TestStore {
         self.ask(|| self.inner.connect())
     }
 
-    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, Turn> {
+    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, QueueOutcome> {
         self.ask(|| {
             Box::pin(async move {
                 let turn = self.inner.queue(request).await;
-                // The message that tells it comes late.
+                // The message that reports the grant arrives once the store is in reach again.
                 self.wait_until_reachable().await;
                 turn
             })
@@ -164,7 +159,7 @@ impl LockStore for TestStore {
     }
 
     fn report_losses(&self, receiver: LossReceiver) -> bool {
-        // There is one manager for one kit.
+        // A kit has one manager.
         self.losses.set(receiver).is_ok()
     }
 
@@ -179,7 +174,7 @@ impl LockStore for TestStore {
         self.inner.acquire_now(request)
     }
 
-    fn release_now(&self, request: &ReleaseRequest<'_>) -> Option<Verdict> {
+    fn release_now(&self, request: &ReleaseRequest<'_>) -> Option<Ownership> {
         if self.is_faulty() {
             return None;
         }
@@ -187,7 +182,7 @@ impl LockStore for TestStore {
     }
 }
 
-/// The store as a manager takes it.
+/// Returns the store in the form that a manager takes.
 pub(super) fn as_store(store: &Arc<TestStore>) -> Arc<dyn LockStore> {
     Arc::clone(store) as _
 }

@@ -96,14 +96,14 @@ pub async fn one_line(id: u64) -> Shop<u64> { ready(Ok(id)).await }
     on_busy = error,
     fencing,
     fair,
-    release = "pipelined",
+    release = pipelined,
     crate = ::lock_runtime
 )]
 pub async fn all_arguments(id: u64) -> Shop<u64> {
     let Some(held) = current() else {
         return Err(ShopError::SoldOut);
     };
-    let fence = held.fence().await?;
+    let fence = held.fencing_token().await?.get();
     Ok(id + fence)
 }
 
@@ -456,7 +456,7 @@ pub async fn transfer(from: u32, Wrapped(to): Wrapped<u32>, cents: u64) -> Shop<
 ///
 /// # Errors
 /// The lock's.
-#[distributed_lock(key = "report:<month>", on_busy = coalesce)]
+#[distributed_lock(key = "report:<month>", coalesce)]
 pub async fn report(month: u32, Wrapped(name): Wrapped<&str>) -> Result<Arc<str>, LockError> {
     ready(Ok(Arc::from(name))).await
 }
@@ -465,7 +465,7 @@ pub async fn report(month: u32, Wrapped(name): Wrapped<&str>) -> Result<Arc<str>
 ///
 /// # Errors
 /// The lock's.
-#[distributed_lock(keys = ["report:<month>", "totals"], on_busy = coalesce)]
+#[distributed_lock(keys = ["report:<month>", "totals"], coalesce)]
 pub async fn generic_report<T>(month: T) -> Result<T, Arc<LockError>>
 where
     T: Display + Clone + Send + Sync + 'static,
@@ -482,7 +482,7 @@ pub trait Copied {
 
 #[async_trait]
 impl Copied for Named {
-    #[distributed_lock(key = "provided:<id>", on_busy = coalesce, wait = 0)]
+    #[distributed_lock(key = "provided:<id>", coalesce, wait = 0)]
     async fn copied(&self, id: u32) -> Result<u32, LockError> {
         Ok(ready(id).await)
     }

@@ -1,5 +1,5 @@
-//! Annotated functions of every form in a crate that forbids every warning: `cargo clippy` on it is the test that the
-//! generated code trips no lint, and hides none from the user's own code.
+//! Annotated functions of every form in a crate that forbids every warning: `cargo clippy` on it
+//! tests that the generated code triggers no lint, and hides none in the user's own code.
 
 #![deny(warnings, clippy::all, clippy::pedantic, clippy::nursery)]
 #![deny(
@@ -25,6 +25,7 @@
     clippy::as_conversions,
     clippy::large_stack_frames,
     clippy::redundant_type_annotations,
+    clippy::shadow_same,
     clippy::unused_trait_names,
     clippy::multiple_inherent_impl,
     clippy::allow_attributes,

@@ -1,4 +1,4 @@
-//! Names from elsewhere are answered with the name here.
+//! The error for another library's name of an argument names this crate's.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! All arguments are listed.
+//! The error lists all arguments.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! The request's name for it.
+//! `pipelined`, the name of the request's method, as an argument.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! The prefix is the manager's.
+//! The prefix is a setting of the manager.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! The second word is shown.
+//! An argument that is given twice: the error points at the second one.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! The pauses are the manager's.
+//! The pauses are a setting of the manager.
 
 use lock_runtime::{LockError, distributed_lock};
 

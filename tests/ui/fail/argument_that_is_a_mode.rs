@@ -1,4 +1,4 @@
-//! Modes, and what they are called elsewhere, written as arguments.
+//! Modes, and their names in other libraries, written as arguments.
 
 use lock_runtime::{LockError, distributed_lock};
 
@@ -47,7 +47,7 @@ async fn lock_delay() -> Result<(), LockError> {
     Ok(())
 }
 
-#[distributed_lock(key = "a", coalesce)]
+#[distributed_lock(key = "a", singleFlight)]
 async fn coalesce() -> Result<(), LockError> {
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Not even a word.
+//! Tokens that are not an argument.
 
 use lock_runtime::{LockError, distributed_lock};
 

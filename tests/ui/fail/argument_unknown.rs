@@ -1,4 +1,4 @@
-//! The nearest argument is named.
+//! The error names the nearest argument.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,10 +1,10 @@
-//! What the words of the type do not tell, the compiler finds.
+//! The compiler finds a wrong type that its name does not show to the macro.
 
 use lock_runtime::distributed_lock;
 
 type Count = u32;
 
-#[distributed_lock(key = "a", on_busy = coalesce)]
+#[distributed_lock(key = "a", coalesce)]
 async fn count() -> Count {
     1
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use lock_runtime::{LockError, distributed_lock};
 
-#[distributed_lock(key = "a", on_busy = coalesce)]
+#[distributed_lock(key = "a", coalesce)]
 async fn reduce() -> Result<Rc<u32>, LockError> {
     Ok(Rc::new(1))
 }

@@ -2,20 +2,20 @@
 
 use lock_runtime::distributed_lock;
 
-#[distributed_lock(key = "a", on_busy = coalesce)]
+#[distributed_lock(key = "a", coalesce)]
 async fn nothing() {}
 
-#[distributed_lock(key = "a", on_busy = coalesce)]
+#[distributed_lock(key = "a", coalesce)]
 async fn option() -> Option<u32> {
     None
 }
 
-#[distributed_lock(key = "a", on_busy = coalesce)]
+#[distributed_lock(key = "a", coalesce)]
 async fn number() -> u32 {
     1
 }
 
-#[distributed_lock(key = "a", on_busy = coalesce)]
+#[distributed_lock(key = "a", coalesce)]
 async fn text() -> Result<u32, String> {
     Ok(1)
 }

@@ -1,4 +1,4 @@
-//! A result of which there is only one.
+//! A result that is not `Clone`.
 
 use lock_runtime::{LockError, distributed_lock};
 
@@ -10,7 +10,7 @@ impl From<LockError> for ShopError {
     }
 }
 
-#[distributed_lock(key = "a", on_busy = coalesce)]
+#[distributed_lock(key = "a", coalesce)]
 async fn reduce() -> Result<u32, ShopError> {
     Ok(1)
 }

@@ -1,4 +1,4 @@
-//! Not a path.
+//! A `crate` that is not a path.
 
 use lock_runtime::{LockError, distributed_lock};
 

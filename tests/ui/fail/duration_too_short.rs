@@ -1,4 +1,4 @@
-//! Shorter than what the runtime takes.
+//! Shorter than the runtime permits.
 
 use lock_runtime::{LockError, distributed_lock};
 

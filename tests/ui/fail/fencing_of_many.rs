@@ -1,4 +1,4 @@
-//! A token that tells one holder from the next, where there are many.
+//! A fencing token for a mode with several holders.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! Calculations and calls have their place elsewhere.
+//! Calculations and calls do not belong in a key.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! Only `:raw`.
+//! A format specification other than `:raw`.
 
 use lock_runtime::{LockError, distributed_lock};
 

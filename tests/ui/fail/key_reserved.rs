@@ -1,4 +1,4 @@
-//! Names of the library.
+//! A key that starts like the library's own.
 
 use lock_runtime::{LockError, distributed_lock};
 

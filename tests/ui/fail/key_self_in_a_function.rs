@@ -1,4 +1,4 @@
-//! Not a method.
+//! `self` in the key of a function that is not a method.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! More than a key may have.
+//! A key that is too long.
 
 use lock_runtime::{LockError, distributed_lock};
 

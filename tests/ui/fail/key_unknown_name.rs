@@ -1,4 +1,4 @@
-//! The nearest parameter is named.
+//! The error names the nearest parameter.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! The parameters are listed.
+//! The error lists the parameters.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! Not in quotes.
+//! A key that is not in quotes.
 
 use lock_runtime::{LockError, distributed_lock};
 

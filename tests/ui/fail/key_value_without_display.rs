@@ -10,4 +10,9 @@ async fn reduce(item: &Item) -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "inventory:<item>")]
+async fn generic<T>(item: T) -> Result<T, LockError> {
+    Ok(item)
+}
+
 fn main() {}

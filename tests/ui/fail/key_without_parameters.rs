@@ -1,4 +1,4 @@
-//! There are none.
+//! A name in the key of a function without parameters.
 
 use lock_runtime::{LockError, distributed_lock};
 

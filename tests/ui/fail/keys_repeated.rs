@@ -1,4 +1,4 @@
-//! The same template twice, beside a name that is not there.
+//! The same template twice, beside an unknown name.
 
 #![allow(unused_variables)]
 

@@ -1,4 +1,4 @@
-//! No list of several templates.
+//! A value of `keys` that is not a list of several templates.
 
 #![allow(unused_variables)]
 
@@ -24,8 +24,8 @@ async fn not_in_quotes(from: u64, to: u64) -> Result<(), LockError> {
     Ok(())
 }
 
-#[distributed_lock(keys = ids)]
-async fn of_any_number(ids: Vec<u64>) -> Result<(), LockError> {
+#[distributed_lock(keys = ("a", "b"))]
+async fn tuple() -> Result<(), LockError> {
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! No duration.
+//! A `lock_delay` that is not a duration.
 
 use lock_runtime::{LockError, distributed_lock};
 

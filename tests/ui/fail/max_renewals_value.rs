@@ -1,4 +1,4 @@
-//! No number.
+//! A `max_renewals` that is not a number.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! Zero renewals has a name.
+//! Zero renewals, for which the argument is `renew = false`.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! No mode.
+//! An unknown mode.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! In place of a function.
+//! A closure in place of a function.
 
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-//! In quotes, and a closure.
+//! A value in quotes, and a closure.
 
 use lock_runtime::{LockError, distributed_lock};
 

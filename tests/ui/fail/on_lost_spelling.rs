@@ -1,4 +1,4 @@
-//! The type's own name for it.
+//! `on_lost` written as a variant of `OnLost`.
 
 use lock_runtime::{LockError, distributed_lock};
 

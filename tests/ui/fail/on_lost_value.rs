@@ -1,8 +1,8 @@
-//! Another word.
+//! An unknown word.
 
 use lock_runtime::{LockError, distributed_lock};
 
-#[distributed_lock(key = "a", on_lost = ignore)]
+#[distributed_lock(key = "a", on_lost = "ignore")]
 async fn reduce() -> Result<(), LockError> {
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! No template of an owner.
+//! An `owner` that is not a template.
 
 #![allow(unused_variables)]
 

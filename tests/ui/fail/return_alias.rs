@@ -1,4 +1,4 @@
-//! What the words of the type do not tell, the compiler finds.
+//! The compiler finds a wrong type that its name does not show to the macro.
 
 use lock_runtime::distributed_lock;
 

@@ -1,4 +1,4 @@
-//! Permits that are no `u32`.
+//! Permits that are not a `u32`.
 
 #![allow(unused_variables)]
 

@@ -1,4 +1,4 @@
-//! A semaphore for nobody.
+//! A semaphore without permits.
 
 use lock_runtime::{LockError, distributed_lock};
 

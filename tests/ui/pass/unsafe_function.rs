@@ -12,7 +12,7 @@ async unsafe fn trusted(id: u32) -> Result<String, LockError> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), LockError> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     lock_runtime::init("memory://").await?;
     // SAFETY: there is nothing to keep.
     let key = unsafe { trusted(7) }.await?;

@@ -1,20 +1,21 @@
 //! The exclusive lock in memory: the same steps as the Lua scripts of the Redis store.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::queue::Ticket;
 use super::{Tables, other_kind};
-use crate::clock::Moment;
-use crate::holder::Holder;
-use crate::store::{AcquireRequest, Attempt, Fence, ReleaseRequest, RenewRequest, StoreError, Verdict};
+use crate::host::Moment;
+use crate::store::holder::Holder;
+use crate::store::{AcquireRequest, Attempt, Fence, FencingToken, Ownership, ReleaseRequest, RenewRequest, StoreError};
 
 /// The value under one key.
 #[derive(Debug)]
 pub(super) struct Slot {
     value: Arc<str>,
     expires: Moment,
-    /// Released, and kept for the rest of its minimum hold: the value no longer owns it.
+    /// `true` once released and kept for the rest of its minimum hold: the value no longer owns the
+    /// key.
     kept: bool,
 }
 
@@ -34,12 +35,12 @@ impl Slot {
 }
 
 impl Tables {
-    /// The unexpired value under `key`.
+    /// Returns the unexpired value under `key`.
     fn live(&mut self, key: &str, now: Moment) -> Option<&mut Slot> {
         self.slots.get_mut(key).filter(|slot| slot.expires > now)
     }
 
-    /// Removes what has expired, once so much has come that it may be worth it.
+    /// Removes expired values, once there are enough values to make that worthwhile.
     fn sweep(&mut self, now: Moment) {
         if self.slots.len() >= self.sweep_at.max(64) {
             self.slots.retain(|_, slot| slot.expires > now);
@@ -47,11 +48,11 @@ impl Tables {
         }
     }
 
-    fn verdict(&mut self, key: &str, value: &str, now: Moment) -> Result<&mut Slot, Verdict> {
+    fn verdict(&mut self, key: &str, value: &str, now: Moment) -> Result<&mut Slot, Ownership> {
         match self.live(key, now) {
             Some(slot) if *slot.value == *value && !slot.kept => Ok(slot),
-            Some(_) => Err(Verdict::Foreign),
-            None => Err(Verdict::Gone),
+            Some(_) => Err(Ownership::Foreign),
+            None => Err(Ownership::Gone),
         }
     }
 
@@ -64,10 +65,10 @@ impl Tables {
         self.slots.insert(Arc::clone(key), slot);
     }
 
-    /// Who has the key, and for how long.
+    /// Returns the holder of the key and the rest of its lease.
     pub(super) fn seen(&mut self, key: &str, now: Moment) -> Option<(Holder, Duration)> {
         let slot = self.live(key, now)?;
-        Some((Holder::new(&*slot.value), slot.expires.since(now)))
+        Some((Holder::of(&*slot.value), slot.expires.since(now)))
     }
 
     pub(super) fn acquire(&mut self, request: &AcquireRequest<'_>, now: Moment) -> Result<Attempt, StoreError> {
@@ -75,7 +76,7 @@ impl Tables {
             && (*slot.value != **request.value || slot.kept)
         {
             return Ok(Attempt::Busy {
-                holder: Some(Holder::new(&*slot.value)),
+                holder: Some(Holder::of(&*slot.value)),
                 remaining: request.tell_remaining.then(|| slot.expires.since(now)),
             });
         }
@@ -89,23 +90,23 @@ impl Tables {
             });
         }
         let fence = if request.fence { Some(self.next_fence()?) } else { None };
-        self.put(request.key, Slot::new(request.value, now.after(request.lease)), now);
+        self.put(request.key, Slot::new(request.value, now.after(request.ttl)), now);
         Ok(Attempt::Granted { fence })
     }
 
-    pub(super) fn renew(&mut self, request: &RenewRequest, now: Moment) -> Verdict {
+    pub(super) fn renew(&mut self, request: &RenewRequest, now: Moment) -> Ownership {
         match (self.verdict(&request.key, &request.value, now), request.extend) {
             (Ok(slot), Some(lease)) => {
                 slot.expires = now.after(lease);
-                Verdict::Owned
+                Ownership::Owned
             }
-            (Ok(_), None) => Verdict::Owned,
+            (Ok(_), None) => Ownership::Owned,
             (Err(verdict), _) => verdict,
         }
     }
 
-    /// Releases. Returns also whom to wake.
-    pub(super) fn release(&mut self, request: &ReleaseRequest<'_>, now: Moment) -> (Verdict, Option<Arc<Ticket>>) {
+    /// Releases the lock. Also returns the waiter to wake.
+    pub(super) fn release(&mut self, request: &ReleaseRequest<'_>, now: Moment) -> (Ownership, Option<Arc<Ticket>>) {
         if request.queued.is_some() {
             self.leave_queue(request.key, request.value);
         }
@@ -114,18 +115,18 @@ impl Tables {
             && slot.kept
             && *slot.value == *request.value
         {
-            // The same release once more.
-            return (Verdict::Owned, None);
+            // The same release, delivered twice.
+            return (Ownership::Owned, None);
         }
         match self.verdict(request.key, request.value, now) {
             Ok(slot) => {
                 if let Some(keep) = request.keep {
                     slot.expires = now.after(keep);
                     slot.kept = true;
-                    return (Verdict::Owned, None);
+                    return (Ownership::Owned, None);
                 }
                 self.slots.remove(request.key);
-                (Verdict::Owned, self.hand_over(request.key, now))
+                (Ownership::Owned, self.hand_over(request.key, now))
             }
             Err(verdict) => (verdict, None),
         }
@@ -138,15 +139,12 @@ impl Tables {
         }
     }
 
-    /// `max(last + 1, microseconds)`: it grows strictly, also over a restart.
-    pub(super) fn next_fence(&mut self) -> Result<u64, StoreError> {
-        let time = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or(Duration::ZERO);
-        let micros = u64::try_from(time.as_micros()).unwrap_or(0);
+    /// Returns `max(last + 1, microseconds)`, which grows strictly, even across a restart.
+    pub(super) fn next_fence(&mut self) -> Result<FencingToken, StoreError> {
+        let micros = u64::try_from(self.host.unix_time().as_micros()).unwrap_or(0);
         let next = self.last_fence.checked_add(1);
         let next = next.ok_or_else(|| StoreError::permanent("the fencing counter has reached its largest number"))?;
         self.last_fence = next.max(micros);
-        Ok(self.last_fence)
+        Ok(FencingToken::new(self.last_fence))
     }
 }

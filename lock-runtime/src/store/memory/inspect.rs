@@ -1,36 +1,40 @@
-//! The operator's view of the memory store, and patterns as Redis reads them.
+//! Inspects, lists and releases the memory store's locks for operators, with patterns in Redis's
+//! syntax.
+
+use std::collections::BTreeSet;
 
 use super::{MemoryStore, Tables};
-use crate::clock::Moment;
-use crate::inspect::LockInfo;
+use crate::host::Moment;
+use crate::store::FencingToken;
+use crate::store::info::LockInfo;
 
 impl Tables {
-    /// How a lock stands, unless it is free and nobody waits.
+    /// Returns a snapshot of a lock, or `None` if it is free and has no waiters.
     pub(super) fn info(&mut self, key: &str, now: Moment) -> Option<LockInfo> {
-        let mut info = LockInfo::new(key);
+        let mut info = LockInfo::free(key);
         if let Some((holder, remaining)) = self.seen(key, now) {
-            info.hold(holder, Some(remaining));
+            info.add(holder, Some(remaining));
         }
         for (holder, remaining) in self.shared_holders(key, now) {
-            info.hold(holder, Some(remaining));
+            info.add(holder, Some(remaining));
         }
         info.fence = self.shared_token(key);
         info.waiters = self.waiters(key);
-        info.last_fence = Some(self.last_fence).filter(|token| *token > 0);
+        info.last_fence = Some(self.last_fence).filter(|token| *token > 0).map(FencingToken::new);
         Some(info).filter(|info| !info.is_idle())
     }
 
-    /// The held locks whose keys match.
+    /// Returns the held locks whose keys match.
     pub(super) fn matching(&mut self, pattern: &str, now: Moment) -> Vec<LockInfo> {
         let keys = self.slots.keys().chain(self.shared.keys());
-        let keys: Vec<_> = keys.filter(|key| matches(pattern, key)).cloned().collect();
+        let keys: BTreeSet<_> = keys.filter(|key| matches(pattern, key)).cloned().collect();
         let found = keys.iter().filter_map(|key| self.info(key, now));
         found.filter(|info| !info.holders.is_empty()).collect()
     }
 }
 
 impl MemoryStore {
-    /// Takes a lock away and wakes whoever got it.
+    /// Takes a lock away and wakes the waiters that got it. Returns `true` if it was held.
     pub(super) fn take_away(&self, key: &str) -> bool {
         let mut tables = self.tables();
         let now = Self::now();
@@ -53,10 +57,10 @@ impl MemoryStore {
     }
 }
 
-/// Whether a whole key matches a pattern. Byte by byte, like Redis: there is no other place where both could disagree.
+/// Returns `true` if a whole key matches a pattern. Compares bytes, as Redis does.
 fn matches(pattern: &str, key: &str) -> bool {
     let (mut pattern, mut key) = (pattern.as_bytes(), key.as_bytes());
-    // What to go on with when it does not match: behind the last star, from one byte further on.
+    // The place to resume after a mismatch: behind the last star, one byte further on in the key.
     let mut again: Option<(&[u8], &[u8])> = None;
     loop {
         if let [b'*', rest @ ..] = pattern {
@@ -77,7 +81,7 @@ fn matches(pattern: &str, key: &str) -> bool {
     }
 }
 
-/// The rest of a pattern whose first element matches this byte.
+/// Returns the rest of a pattern whose first element matches this byte.
 fn after_one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     let (matched, rest) = match pattern {
         [] => return None,
@@ -92,7 +96,8 @@ fn after_one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     matched.then_some(rest)
 }
 
-/// Whether a byte is in a set, and what comes behind the set. One without its end goes to the end of the pattern.
+/// Returns `true` if a byte is in a set, and the pattern behind the set. A set without an end
+/// extends to the end of the pattern.
 fn in_set(mut set: &[u8], byte: u8) -> (bool, &[u8]) {
     let mut found = false;
     loop {

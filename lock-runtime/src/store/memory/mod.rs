@@ -1,11 +1,11 @@
-//! The embedded store: locks of one process, for examples and for tests. It lives by tokio's clock, which a
+//! The embedded store: locks of one process, for examples and tests. It uses tokio's clock, which a
 //! test can pause.
 
-mod all;
 mod exclusive;
 mod inspect;
 #[cfg(feature = "testing")]
 mod intervene;
+mod multi;
 mod owner;
 mod queue;
 mod read_write;
@@ -13,20 +13,21 @@ mod semaphore;
 mod shared;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, LockPage, LockStore, Mode, QueueRequest,
-    ReleaseRequest, RenewRequest, StoreError, StoreFuture, Turn, Verdict,
+use crate::host::{Clock, Host, Moment, TokioClock};
+use crate::store::info::LockInfo;
+use crate::store::{
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, LockMode, LockPage, LockStore, Ownership,
+    QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
 };
-use crate::clock::{Clock, Moment, TokioClock};
-use crate::inspect::LockInfo;
 use exclusive::Slot;
 use queue::{Queue, Ticket};
 use shared::Holders;
 
-/// Locks kept in this process. Managers that are given the same store exclude each other.
+/// A store in this process's memory. Managers that share one store exclude each other.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -36,33 +37,35 @@ use shared::Holders;
 /// let store = Arc::new(MemoryStore::new());
 /// let one = LockManager::builder("memory://").store(store.clone()).build()?;
 /// let other = LockManager::builder("memory://").store(store).build()?;
-/// # Ok::<(), lock_runtime::LockError>(())
+/// # Ok::<(), lock_runtime::ConfigError>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct MemoryStore {
+    host: Host,
     tables: Mutex<Tables>,
 }
 
 #[derive(Debug, Default)]
 struct Tables {
+    host: Host,
     slots: HashMap<Arc<str>, Slot>,
-    /// At how many slots to look for expired ones.
+    /// The number of slots at which to look for expired ones.
     sweep_at: usize,
-    /// The last fencing token given out, of all keys.
+    /// The last fencing token issued, for any key.
     last_fence: u64,
-    /// Those who wait for a key, if any.
+    /// The waiters for each key that has any.
     queues: HashMap<Box<str>, Queue>,
-    /// The locks that several may hold.
+    /// The locks in shared modes.
     shared: HashMap<Arc<str>, Holders>,
-    /// At how many of them to look for expired ones.
+    /// The number of entries in `shared` at which to look for expired ones.
     sweep_shared_at: usize,
-    /// Those who wait for one of them.
+    /// The waiters for locks in shared modes.
     shared_queues: HashMap<Box<str>, Queue>,
 }
 
-/// As a server says of a key of another type.
+/// Returns the same error as a server for a key of another type.
 fn other_kind() -> StoreError {
-    StoreError::permanent("the key is held by a lock of another kind: exclusive, or one that several may hold")
+    StoreError::other_kind()
 }
 
 fn wake(handed: impl IntoIterator<Item = Arc<Ticket>>) {
@@ -72,10 +75,22 @@ fn wake(handed: impl IntoIterator<Item = Arc<Ticket>>) {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
+    #[cfg(feature = "custom-store")]
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    pub(crate) fn on(host: &Host) -> Self {
+        let tables = Tables {
+            host: host.clone(),
+            ..Tables::default()
+        };
+        Self {
+            host: host.clone(),
+            tables: Mutex::new(tables),
+        }
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -88,7 +103,7 @@ impl MemoryStore {
 
     fn take(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
         request.receipt.sent_on(1);
-        if !Mode::is_shared(request.value) {
+        if !LockMode::is_shared(request.value) {
             return self.tables().acquire(request, Self::now());
         }
         let (attempt, handed) = self.tables().acquire_shared(request, Self::now());
@@ -103,10 +118,10 @@ impl MemoryStore {
         attempt
     }
 
-    /// Releases, and wakes whoever got the lock.
-    fn give_back(&self, request: &ReleaseRequest<'_>) -> Verdict {
+    /// Releases the lock and wakes the waiters that got it.
+    fn give_back(&self, request: &ReleaseRequest<'_>) -> Ownership {
         request.receipt.sent_on(1);
-        if Mode::is_shared(request.value) {
+        if LockMode::is_shared(request.value) {
             let (verdict, handed) = self.tables().release_shared(request, Self::now());
             wake(handed);
             return verdict;
@@ -114,6 +129,19 @@ impl MemoryStore {
         let (verdict, next) = self.tables().release(request, Self::now());
         wake(next);
         verdict
+    }
+}
+
+/// Shows the number of keys and not their values, which contain the holders' tokens.
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = {
+            let tables = self.tables();
+            tables.slots.len() + tables.shared.len()
+        };
+        f.debug_struct("MemoryStore")
+            .field("keys", &keys)
+            .finish_non_exhaustive()
     }
 }
 
@@ -126,13 +154,13 @@ impl LockStore for MemoryStore {
         Box::pin(ready(self.take_all(request)))
     }
 
-    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>> {
+    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
         let mut tables = self.tables();
         let now = Self::now();
         Box::pin(ready(Ok(requests
             .iter()
             .map(|request| {
-                if Mode::is_shared(&request.value) {
+                if LockMode::is_shared(&request.value) {
                     tables.renew_shared(request, now)
                 } else {
                     tables.renew(request, now)
@@ -141,13 +169,13 @@ impl LockStore for MemoryStore {
             .collect())))
     }
 
-    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict> {
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
         Box::pin(ready(Ok(self.give_back(request))))
     }
 
     fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
         let mut tables = self.tables();
-        let fence = if Mode::is_shared(value) {
+        let fence = if LockMode::is_shared(value) {
             tables.fence_shared(key, value, Self::now())
         } else {
             tables.fence(key, value, Self::now())
@@ -155,7 +183,7 @@ impl LockStore for MemoryStore {
         Box::pin(ready(fence))
     }
 
-    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, Turn> {
+    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, QueueOutcome> {
         Box::pin(self.stand_in_queue(request))
     }
 
@@ -180,7 +208,7 @@ impl LockStore for MemoryStore {
         Some(self.take(request))
     }
 
-    fn release_now(&self, request: &ReleaseRequest<'_>) -> Option<Verdict> {
+    fn release_now(&self, request: &ReleaseRequest<'_>) -> Option<Ownership> {
         Some(self.give_back(request))
     }
 }

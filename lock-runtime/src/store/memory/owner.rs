@@ -1,14 +1,15 @@
-//! Many hands of one owner, in memory.
+//! Several holders of one owner, in memory.
 
 use super::shared::Tallies;
-use crate::store::Mode;
+use crate::store::LockMode;
 
-/// An owner's holders hold the lock beside their like.
-pub(super) fn admits(tallies: &Tallies, owner: &Mode) -> bool {
+/// Returns `true` if a holder for `owner` may enter: only holders of the same owner have the lock.
+pub(super) fn admits(tallies: &Tallies, owner: &LockMode) -> bool {
     tallies.keys().all(|other| other == owner)
 }
 
-/// Where an owner has the lock, its next holder waits for nobody: else a workflow would wait for itself.
-pub(super) fn passes(tallies: &Tallies, mode: &Mode) -> bool {
-    matches!(mode, Mode::Owner(_)) && tallies.contains_key(mode) && admits(tallies, mode)
+/// Returns `true` if a holder may pass the waiters in the queue. It may if its owner has the lock:
+/// otherwise a workflow could wait for itself.
+pub(super) fn passes(tallies: &Tallies, mode: &LockMode) -> bool {
+    matches!(mode, LockMode::Owner(_)) && tallies.contains_key(mode) && admits(tallies, mode)
 }

@@ -1,4 +1,4 @@
-//! The memory store's queue: a release hands the lock to the first in it.
+//! The memory store's queue: a release hands the lock to the first waiter.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,19 +8,19 @@ use tokio::sync::Notify;
 
 use super::exclusive::Slot;
 use super::{MemoryStore, Tables, wake};
-use crate::clock::{Clock, Moment, tokio_clock_is_paused};
-use crate::engine::Timer;
-use crate::holder::Holder;
-use crate::store::{Mode, QueueRequest, Queued, StoreError, Turn};
+use crate::host::{Clock, Moment, Timer};
+use crate::store::holder::Holder;
+use crate::store::{LockMode, QueueOutcome, QueueRequest, Queued, StoreError};
 
-/// How often a waiter looks at the key by itself: its expiry may have come nearer, by a minimum hold, a shorter renewal, or a
-/// shorter lease of the next holder, of which nobody tells.
+/// The interval at which a waiter looks at the key by itself. A minimum hold, a shorter renewal, or
+/// the next holder's shorter lease can make the key expire earlier than expected, and no message
+/// reports that.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Those who wait for one key.
+/// The waiters for one key.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// By when they came.
+    /// In order of arrival.
     pub(super) places: BTreeMap<u64, Arc<Ticket>>,
     next: u64,
 }
@@ -32,7 +32,7 @@ pub(super) struct Ticket {
     pub(super) value: Arc<str>,
     pub(super) asked: Queued,
     pub(super) clock: Arc<dyn Clock>,
-    granted: Mutex<Option<Result<Turn, StoreError>>>,
+    granted: Mutex<Option<Result<QueueOutcome, StoreError>>>,
     notify: Notify,
 }
 
@@ -41,18 +41,19 @@ impl Ticket {
         self.notify.notify_one();
     }
 
-    pub(super) fn granted(&self) -> MutexGuard<'_, Option<Result<Turn, StoreError>>> {
+    pub(super) fn granted(&self) -> MutexGuard<'_, Option<Result<QueueOutcome, StoreError>>> {
         self.granted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Tables {
-    /// Whether somebody waits for a key that is free. Who has it may ask for it again.
+    /// Returns `true` if a key is free and has waiters. A holder may acquire its own key again.
     pub(super) fn has_queue(&mut self, key: &str, now: Moment) -> bool {
         self.queues.contains_key(key) && self.seen(key, now).is_none()
     }
 
-    /// Hands a key that is free to the first in its queue. Returns whom to wake, once the tables are unlocked.
+    /// Hands a free key to the first waiter in its queue. Returns the waiter to wake, once the
+    /// tables are unlocked.
     pub(super) fn hand_over(&mut self, key: &str, now: Moment) -> Option<Arc<Ticket>> {
         if self.is_shared(key, now) {
             return None;
@@ -69,22 +70,17 @@ impl Tables {
             Ok(None)
         };
         let granted = fence.map(|fence| {
-            self.put(
-                &ticket.key,
-                Slot::new(&ticket.value, now.after(ticket.asked.lease)),
-                now,
-            );
-            Turn::Granted {
+            self.put(&ticket.key, Slot::new(&ticket.value, now.after(ticket.asked.ttl)), now);
+            QueueOutcome::Granted {
                 fence,
                 since: ticket.clock.now(),
-                lease: ticket.asked.lease,
             }
         });
         *ticket.granted() = Some(granted);
         Some(ticket)
     }
 
-    /// How many wait for a key.
+    /// Returns the number of waiters for a key.
     pub(super) fn waiters(&self, key: &str) -> u64 {
         let queues = [self.queues.get(key), self.shared_queues.get(key)];
         queues
@@ -106,16 +102,16 @@ impl Tables {
     }
 
     fn queues_for(&mut self, value: &str) -> &mut HashMap<Box<str>, Queue> {
-        if Mode::is_shared(value) {
+        if LockMode::is_shared(value) {
             &mut self.shared_queues
         } else {
             &mut self.queues
         }
     }
 
-    /// Hands the key over if that is possible by now, and looks who has it.
+    /// Hands the key over if that is possible by now. Returns the state of the key.
     fn look_for(&mut self, ticket: &Arc<Ticket>, number: u64, now: Moment) -> Look {
-        let (handed, seen) = if Mode::is_shared(&ticket.value) {
+        let (handed, seen) = if LockMode::is_shared(&ticket.value) {
             (self.serve(&ticket.key, now), self.first_to_end(&ticket.key, now))
         } else {
             match self.seen(&ticket.key, now) {
@@ -134,22 +130,22 @@ impl Tables {
     }
 }
 
-/// How things stand for one who waits.
+/// The state of a key, as one waiter finds it.
 struct Look {
-    /// Who got the key just now.
+    /// The waiters that have just got the key.
     handed: Vec<Arc<Ticket>>,
     seen: Option<(Holder, Duration)>,
-    /// Whether it is still in the queue.
+    /// `true` while the waiter is still in the queue.
     stands: bool,
 }
 
 impl MemoryStore {
-    pub(super) async fn stand_in_queue(&self, request: &QueueRequest<'_>) -> Result<Turn, StoreError> {
+    pub(super) async fn stand_in_queue(&self, request: &QueueRequest<'_>) -> Result<QueueOutcome, StoreError> {
         let ticket = Arc::new(Ticket {
             key: request.key.into(),
             value: request.value.into(),
             asked: Queued {
-                lease: request.lease,
+                ttl: request.ttl,
                 fence: request.fence,
             },
             clock: Arc::clone(request.clock),
@@ -160,14 +156,14 @@ impl MemoryStore {
         let number = {
             let mut tables = self.tables();
             let now = Self::now();
-            let is_shared = Mode::is_shared(request.value);
+            let is_shared = LockMode::is_shared(request.value);
             let is_other = if is_shared {
                 tables.seen(request.key, now).is_some()
             } else {
                 tables.is_shared(request.key, now)
             };
             if is_other {
-                return Ok(Turn::Unavailable);
+                return Ok(QueueOutcome::Unavailable);
             }
             if is_shared && let Some(again) = tables.hand_again(&ticket, now) {
                 request.receipt.answered();
@@ -180,33 +176,29 @@ impl MemoryStore {
             number
         };
         request.receipt.answered();
-        let timer = if tokio_clock_is_paused() {
-            Timer::Caller
-        } else {
-            Timer::Engine
-        };
+        let timer = Timer::of_tokio();
         loop {
             if let Some(granted) = ticket.granted().take() {
                 return granted;
             }
-            // Whoever had the lock may have left it to expire, and then nobody tells.
+            // The holder may have let the lock expire, which no message reports.
             let look = self.tables().look_for(&ticket, number, Self::now());
             wake(look.handed);
             if !look.stands {
                 match ticket.granted().take() {
                     Some(granted) => return granted,
-                    // Somebody has taken this value out of the queue.
-                    None => return Ok(Turn::Lapsed),
+                    // A release has taken this value out of the queue.
+                    None => return Ok(QueueOutcome::Lapsed),
                 }
             }
             let mut pause = LOOK_EVERY;
             if let Some((holder, remaining)) = look.seen {
-                request.sighting.see(holder, Some(remaining));
+                request.contention.see(holder, Some(remaining));
                 pause = pause.min(remaining);
             }
             tokio::select! {
                 () = ticket.notify.notified() => {}
-                () = timer.sleep(pause) => {}
+                () = self.host.sleep(timer, pause) => {}
             }
         }
     }

@@ -1,14 +1,18 @@
 //! A number of permits, in memory.
 
 use super::shared::Tallies;
-use crate::store::Mode;
+use crate::store::LockMode;
 
-/// Whether fewer hold the lock than this, and than the smallest number of those who do.
+/// Returns `true` if a permit is free: the lock has fewer holders than the smallest of `permits`
+/// and the holders' own numbers.
+#[allow(clippy::iter_over_hash_type, reason = "a sum and a minimum, in any order")]
 pub(super) fn admits(tallies: &Tallies, permits: u32) -> bool {
     let mut fewest = permits.max(1);
     let mut taken = 0;
     for (other, count) in tallies {
-        let Mode::Semaphore(permits) = other else { return false };
+        let LockMode::Semaphore(permits) = other else {
+            return false;
+        };
         fewest = fewest.min((*permits).max(1));
         taken += count;
     }

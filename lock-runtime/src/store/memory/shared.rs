@@ -1,4 +1,4 @@
-//! The locks that several may hold, in memory: the same steps as the Lua scripts of the Redis store.
+//! The shared modes, in memory: the same steps as the Lua scripts of the Redis store.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -6,32 +6,33 @@ use std::time::Duration;
 
 use super::queue::Ticket;
 use super::{Tables, owner, read_write, semaphore};
-use crate::clock::Moment;
-use crate::holder::Holder;
+use crate::host::Moment;
+use crate::store::holder::Holder;
 use crate::store::{
-    AcquireRequest, Attempt, Fence, Mode, ReleaseRequest, RenewRequest, StoreError, Turn, Verdict, mode,
+    AcquireRequest, Attempt, Fence, FencingToken, LockMode, Ownership, QueueOutcome, ReleaseRequest, RenewRequest,
+    StoreError, mode,
 };
 
-/// How many hold a lock in each mode.
-pub(super) type Tallies = HashMap<Mode, u32>;
+/// The number of a lock's holders in each mode.
+pub(super) type Tallies = HashMap<LockMode, u32>;
 
-/// Those who hold one lock. Without a holder there is no such entry.
+/// The holders of one lock. A lock without holders has no entry.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     expires: HashMap<Arc<str>, Moment>,
-    /// By the end of their lease.
+    /// The holders, ordered by the end of their leases.
     in_order: BTreeSet<(Moment, Arc<str>)>,
     tallies: Tallies,
     /// The fencing token that an owner's holders share.
-    token: Option<u64>,
+    token: Option<FencingToken>,
 }
 
 impl Holders {
-    /// Enters a holder, or sets its lease anew.
+    /// Adds a holder, or sets its new lease.
     fn put(&mut self, value: &Arc<str>, expires: Moment) {
         match self.expires.insert(Arc::clone(value), expires) {
             Some(before) => drop(self.in_order.remove(&(before, Arc::clone(value)))),
-            None => *self.tallies.entry(Mode::of(value)).or_default() += 1,
+            None => *self.tallies.entry(LockMode::of(value)).or_default() += 1,
         }
         self.in_order.insert((expires, Arc::clone(value)));
     }
@@ -41,7 +42,7 @@ impl Holders {
             return;
         };
         self.in_order.remove(&(expires, Arc::clone(value)));
-        let mode = Mode::of(value);
+        let mode = LockMode::of(value);
         if let Some(count) = self.tallies.get_mut(&mode) {
             *count -= 1;
             if *count == 0 {
@@ -50,9 +51,9 @@ impl Holders {
         }
     }
 
-    /// Remembers the token that others of the same owner are to share.
-    fn note(&mut self, value: &str, token: Option<u64>) {
-        if token.is_some() && matches!(Mode::of(value), Mode::Owner(_)) {
+    /// Records the token that later holders of the same owner share.
+    fn note(&mut self, value: &str, token: Option<FencingToken>) {
+        if token.is_some() && matches!(LockMode::of(value), LockMode::Owner(_)) {
             self.token = token;
         }
     }
@@ -62,17 +63,18 @@ impl Holders {
     }
 }
 
-/// Whether one may hold a lock in this mode beside those who do.
-fn admits(tallies: &Tallies, mode: &Mode) -> bool {
+/// Returns `true` if the present holders can share the lock with one in this mode.
+fn admits(tallies: &Tallies, mode: &LockMode) -> bool {
     match mode {
-        Mode::Read => read_write::admits_reader(tallies),
-        Mode::Exclusive | Mode::Write => read_write::admits_writer(tallies),
-        Mode::Semaphore(permits) => semaphore::admits(tallies, *permits),
-        Mode::Owner(_) => owner::admits(tallies, mode),
+        LockMode::Read => read_write::admits_reader(tallies),
+        LockMode::Exclusive | LockMode::Write => read_write::admits_writer(tallies),
+        LockMode::Semaphore(permits) => semaphore::admits(tallies, *permits),
+        LockMode::Owner(_) => owner::admits(tallies, mode),
     }
 }
 
-/// What a released holder that is kept for its minimum hold is called: a renewal does not find it.
+/// Returns the value under which a released holder is kept for its minimum hold: a renewal does not
+/// find it.
 fn kept_name(value: &str) -> Arc<str> {
     let (class, rest) = mode::split(value);
     let (token, rest) = rest.split_at_checked(mode::TOKEN_LENGTH).unwrap_or((rest, ""));
@@ -81,7 +83,7 @@ fn kept_name(value: &str) -> Arc<str> {
 }
 
 impl Tables {
-    /// Takes out those whose lease is over, and returns the others.
+    /// Removes the holders whose leases are over, and returns the others.
     fn holders(&mut self, key: &str, now: Moment) -> Option<&mut Holders> {
         let holders = self.shared.get_mut(key)?;
         while let Some((expires, value)) = holders.first_to_end()
@@ -96,44 +98,44 @@ impl Tables {
         self.shared.get_mut(key)
     }
 
-    /// Whether the key is held in a mode that several may hold.
+    /// Returns `true` if the key is held in a shared mode.
     pub(super) fn is_shared(&mut self, key: &str, now: Moment) -> bool {
         !self.shared.is_empty() && self.holders(key, now).is_some()
     }
 
-    fn admitted(&mut self, key: &str, mode: &Mode, now: Moment) -> bool {
+    fn admitted(&mut self, key: &str, mode: &LockMode, now: Moment) -> bool {
         match self.holders(key, now) {
             Some(holders) => admits(&holders.tallies, mode),
             None => true,
         }
     }
 
-    fn may_pass(&mut self, key: &str, mode: &Mode, now: Moment) -> bool {
+    fn may_pass(&mut self, key: &str, mode: &LockMode, now: Moment) -> bool {
         let holders = self.holders(key, now);
         holders.is_some_and(|holders| owner::passes(&holders.tallies, mode))
     }
 
-    /// Whose lease ends first, and how far away that is.
+    /// Returns the holder whose lease ends first, and the rest of that lease.
     pub(super) fn first_to_end(&mut self, key: &str, now: Moment) -> Option<(Holder, Duration)> {
         let (expires, value) = self.holders(key, now)?.first_to_end()?;
-        Some((Holder::new(&**value), expires.since(now)))
+        Some((Holder::of(&**value), expires.since(now)))
     }
 
-    /// Who holds the key, and for how long each.
+    /// Returns the holders of the key, each with the rest of its lease.
     pub(super) fn shared_holders(&mut self, key: &str, now: Moment) -> Vec<(Holder, Duration)> {
         let holders = self.holders(key, now).into_iter();
         let in_order = holders.flat_map(|holders| &holders.in_order);
         in_order
-            .map(|(expires, value)| (Holder::new(&**value), expires.since(now)))
+            .map(|(expires, value)| (Holder::of(&**value), expires.since(now)))
             .collect()
     }
 
-    /// The fencing token that the holders share, where they do.
-    pub(super) fn shared_token(&self, key: &str) -> Option<u64> {
+    /// Returns the fencing token that the holders share, if they do.
+    pub(super) fn shared_token(&self, key: &str) -> Option<FencingToken> {
         self.shared.get(key)?.token
     }
 
-    /// Removes what has expired, once so much has come that it may be worth it.
+    /// Removes locks without live holders, once there are enough locks to make that worthwhile.
     fn sweep_shared(&mut self, now: Moment) {
         if self.shared.len() >= self.sweep_shared_at.max(64) {
             let is_held = |holders: &Holders| holders.in_order.last().is_some_and(|(last, _)| *last > now);
@@ -142,7 +144,7 @@ impl Tables {
         }
     }
 
-    /// Enters a holder, and takes a fencing token for it.
+    /// Adds a holder, and takes a fencing token for it if `fence` is set.
     fn enter(
         &mut self,
         key: &Arc<str>,
@@ -150,7 +152,7 @@ impl Tables {
         lease: Duration,
         fence: bool,
         now: Moment,
-    ) -> Result<Option<u64>, StoreError> {
+    ) -> Result<Option<FencingToken>, StoreError> {
         let token = if fence { Some(self.token_for(key, value)?) } else { None };
         self.sweep_shared(now);
         let holders = self.shared.entry(Arc::clone(key)).or_default();
@@ -159,25 +161,25 @@ impl Tables {
         Ok(token)
     }
 
-    /// A fencing token for a holder: an owner's holders share it.
-    fn token_for(&mut self, key: &str, value: &str) -> Result<u64, StoreError> {
+    /// Returns a fencing token for a holder. The holders of one owner share theirs.
+    fn token_for(&mut self, key: &str, value: &str) -> Result<FencingToken, StoreError> {
         let shared = self.shared.get(key).and_then(|holders| holders.token);
-        match (Mode::of(value), shared) {
-            (Mode::Owner(_), Some(token)) => Ok(token),
+        match (LockMode::of(value), shared) {
+            (LockMode::Owner(_), Some(token)) => Ok(token),
             _ => self.next_fence(),
         }
     }
 
-    fn first_in(&self, key: &str) -> Option<(u64, Mode)> {
+    fn first_in(&self, key: &str) -> Option<(u64, LockMode)> {
         let (number, ticket) = self.shared_queues.get(key)?.places.first_key_value()?;
-        Some((*number, Mode::of(&ticket.value)))
+        Some((*number, LockMode::of(&ticket.value)))
     }
 
-    /// Who in the queue need not wait for those in front.
+    /// Returns the waiters that need not wait for those in front of them.
     fn passing(&mut self, key: &str, now: Moment) -> Vec<u64> {
         let holders = self.holders(key, now);
         let mode = holders.and_then(|holders| {
-            let passes = |mode: &&Mode| owner::passes(&holders.tallies, mode);
+            let passes = |mode: &&LockMode| owner::passes(&holders.tallies, mode);
             holders.tallies.keys().find(passes).cloned()
         });
         let (Some(mode), Some(queue)) = (mode, self.shared_queues.get(key)) else {
@@ -186,7 +188,7 @@ impl Tables {
         let alike = queue
             .places
             .iter()
-            .filter(|(_, ticket)| Mode::of(&ticket.value) == mode);
+            .filter(|(_, ticket)| LockMode::of(&ticket.value) == mode);
         alike.map(|(number, _)| *number).collect()
     }
 
@@ -197,22 +199,23 @@ impl Tables {
         Some(ticket)
     }
 
-    /// Hands the lock to one who has it already: the request was delivered twice.
-    pub(super) fn hand_again(&mut self, ticket: &Ticket, now: Moment) -> Option<Result<Turn, StoreError>> {
+    /// Grants the lock again to a value that holds it already: the request was delivered twice.
+    pub(super) fn hand_again(&mut self, ticket: &Ticket, now: Moment) -> Option<Result<QueueOutcome, StoreError>> {
         let holders = self.holders(&ticket.key, now)?;
         holders.expires.get(&ticket.value)?;
         Some(self.grant(ticket, now))
     }
 
-    fn grant(&mut self, ticket: &Ticket, now: Moment) -> Result<Turn, StoreError> {
-        let (lease, fence) = (ticket.asked.lease, ticket.asked.fence);
+    fn grant(&mut self, ticket: &Ticket, now: Moment) -> Result<QueueOutcome, StoreError> {
+        let (lease, fence) = (ticket.asked.ttl, ticket.asked.fence);
         let fence = self.enter(&ticket.key, &ticket.value, lease, fence, now)?;
         let since = ticket.clock.now();
-        Ok(Turn::Granted { fence, since, lease })
+        Ok(QueueOutcome::Granted { fence, since })
     }
 
-    /// Hands the lock to those in front of the queue, as many as may hold it together, and then to those further back whom the ones in
-    /// front do not keep waiting. Returns whom to wake, once the tables are unlocked.
+    /// Hands the lock to as many waiters at the front of the queue as can share it, and then to
+    /// those further back that need not wait for them. Returns the waiters to wake, once the tables
+    /// are unlocked.
     pub(super) fn serve(&mut self, key: &str, now: Moment) -> Vec<Arc<Ticket>> {
         let mut handed = Vec::new();
         if !self.shared_queues.contains_key(key) || self.seen(key, now).is_some() {
@@ -232,7 +235,7 @@ impl Tables {
         handed
     }
 
-    /// Takes a lock that several may hold, unless somebody waits for it. Returns also whom to wake.
+    /// Takes a lock in a shared mode, unless it has waiters. Also returns the waiters to wake.
     pub(super) fn acquire_shared(
         &mut self,
         request: &AcquireRequest<'_>,
@@ -242,13 +245,13 @@ impl Tables {
             return (Err(super::other_kind()), Vec::new());
         }
         let handed = self.serve(request.key, now);
-        let mode = Mode::of(request.value);
+        let mode = LockMode::of(request.value);
         let holders = self.holders(request.key, now);
         let enters = holders.is_some_and(|holders| holders.expires.contains_key(request.value))
             || self.may_pass(request.key, &mode, now)
             || (!self.shared_queues.contains_key(&**request.key) && self.admitted(request.key, &mode, now));
         let attempt = if enters {
-            let fence = self.enter(request.key, request.value, request.lease, request.fence, now);
+            let fence = self.enter(request.key, request.value, request.ttl, request.fence, now);
             fence.map(|fence| Attempt::Granted { fence })
         } else {
             let (holder, remaining) = self.first_to_end(request.key, now).unzip();
@@ -257,9 +260,9 @@ impl Tables {
         (attempt, handed)
     }
 
-    pub(super) fn renew_shared(&mut self, request: &RenewRequest, now: Moment) -> Verdict {
+    pub(super) fn renew_shared(&mut self, request: &RenewRequest, now: Moment) -> Ownership {
         let verdict = self.shared_verdict(&request.key, &request.value, now);
-        if verdict == Verdict::Owned
+        if verdict == Ownership::Owned
             && let Some(lease) = request.extend
             && let Some(holders) = self.shared.get_mut(&*request.key)
         {
@@ -268,23 +271,27 @@ impl Tables {
         verdict
     }
 
-    /// Releases. Returns also whom to wake.
-    pub(super) fn release_shared(&mut self, request: &ReleaseRequest<'_>, now: Moment) -> (Verdict, Vec<Arc<Ticket>>) {
+    /// Releases the lock. Also returns the waiters to wake.
+    pub(super) fn release_shared(
+        &mut self,
+        request: &ReleaseRequest<'_>,
+        now: Moment,
+    ) -> (Ownership, Vec<Arc<Ticket>>) {
         if request.queued.is_some() {
             self.leave_queue(request.key, request.value);
         }
         let value: Arc<str> = request.value.into();
-        let mut verdict = Verdict::Gone;
+        let mut verdict = Ownership::Gone;
         if let Some(holders) = self.holders(request.key, now) {
             if holders.expires.contains_key(&value) {
-                verdict = Verdict::Owned;
+                verdict = Ownership::Owned;
                 if let Some(keep) = request.keep {
                     holders.put(&kept_name(&value), now.after(keep));
                 }
                 holders.take_out(&value);
             } else if request.keep.is_some() && holders.expires.contains_key(&kept_name(&value)) {
-                // The same release once more.
-                verdict = Verdict::Owned;
+                // The same release, delivered twice.
+                verdict = Ownership::Owned;
             }
             if holders.expires.is_empty() {
                 self.shared.remove(request.key);
@@ -295,7 +302,7 @@ impl Tables {
 
     pub(super) fn fence_shared(&mut self, key: &str, value: &str, now: Moment) -> Result<Fence, StoreError> {
         match self.shared_verdict(key, value, now) {
-            Verdict::Owned => {
+            Ownership::Owned => {
                 let token = self.token_for(key, value)?;
                 if let Some(holders) = self.shared.get_mut(key) {
                     holders.note(value, Some(token));
@@ -306,20 +313,21 @@ impl Tables {
         }
     }
 
-    /// Gone where the value could hold the lock beside those who do.
-    fn shared_verdict(&mut self, key: &str, value: &str, now: Moment) -> Verdict {
+    /// Returns the ownership of a value. If it does not hold the lock, that is `Gone` if it could
+    /// share the lock with the present holders, and `Foreign` otherwise.
+    fn shared_verdict(&mut self, key: &str, value: &str, now: Moment) -> Ownership {
         let holders = self.holders(key, now);
         if holders.is_some_and(|holders| holders.expires.contains_key(value)) {
-            Verdict::Owned
-        } else if self.seen(key, now).is_none() && self.admitted(key, &Mode::of(value), now) {
-            Verdict::Gone
+            Ownership::Owned
+        } else if self.seen(key, now).is_none() && self.admitted(key, &LockMode::of(value), now) {
+            Ownership::Gone
         } else {
-            Verdict::Foreign
+            Ownership::Foreign
         }
     }
 }
 
-/// What the testing kit does.
+/// Changes made by the testing kit.
 #[cfg(feature = "testing")]
 impl Tables {
     pub(super) fn end_shared_leases(&mut self, key: &str, at: Moment) {

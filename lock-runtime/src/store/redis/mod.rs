@@ -1,84 +1,49 @@
-//! Redis and Valkey, one server.
+//! A store on one Redis or Valkey server.
 
-mod all;
-mod exclusive;
-mod failure;
-mod homes;
-mod inspect;
-mod link;
-mod names;
-mod old;
+mod connection;
+mod keyspace;
+#[cfg(feature = "legacy-setnx")]
+mod legacy;
+mod ops;
 mod queue;
+mod reply;
 mod scripts;
-mod server;
-mod shared;
-mod values;
-mod wire;
+mod settings;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::io::tcp::TcpSettings;
-use redis::{Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
+use redis::{IntoConnectionInfo, ProtocolVersion, RedisError};
 
-use super::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, LockPage, LockStore, LossReceiver, Mode,
-    QueueRequest, ReleaseReport, ReleaseRequest, RenewRequest, StoreError, StoreFuture, Turn, Verdict,
+use crate::host::Host;
+use crate::store::info::LockInfo;
+use crate::store::{
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, Lane, Limited, LockMode, LockPage, LockStore,
+    LossReceiver, Ownership, QueueOutcome, QueueRequest, ReleaseReport, ReleaseRequest, RenewRequest, StoreError,
+    StoreFuture,
 };
-use crate::inspect::LockInfo;
-use homes::Homes;
-use link::{Link, Purpose, TimeOuts};
-use names::Names;
-pub use old::OldNeighbourStore;
+use connection::dial::Dial;
+use connection::{ConnectionSlot, Purpose, RuntimeConnections, Server, TimeOuts, failure};
+use keyspace::Keyspace;
+#[cfg(feature = "legacy-setnx")]
+pub use legacy::LegacySetnxStore;
 use queue::Queue;
+pub(crate) use settings::RedisSettings;
 
-/// How connections are made.
-#[derive(Clone)]
-pub(crate) struct RedisSettings {
-    pub(crate) connect_timeout: Duration,
-    pub(crate) response_timeout: Duration,
-    #[cfg(feature = "tls")]
-    pub(crate) root_certificate: Option<Vec<u8>>,
-    #[cfg(feature = "tls")]
-    pub(crate) client_certificate: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-impl Default for RedisSettings {
-    fn default() -> Self {
-        Self {
-            connect_timeout: Duration::from_secs(2),
-            response_timeout: Duration::from_secs(1),
-            #[cfg(feature = "tls")]
-            root_certificate: None,
-            #[cfg(feature = "tls")]
-            client_certificate: None,
-        }
-    }
-}
-
-impl fmt::Debug for RedisSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisSettings")
-            .field("connect_timeout", &self.connect_timeout)
-            .field("response_timeout", &self.response_timeout)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Locks kept by one Redis or Valkey server.
+/// A store that keeps its locks on one Redis or Valkey server.
 ///
-/// [`LockManager::connect`](crate::LockManager::connect) makes one from a `redis://` URL; there is no need to
-/// name this type unless a store is to be used without a manager.
+/// [`LockManager::connect`](crate::LockManager::connect) creates one from a `redis://` URL. This
+/// type is only needed to use a store without a manager.
 pub struct RedisStore {
-    /// Acquires and releases, which must not overtake each other.
-    commands: Homes,
-    /// Renewals have a connection of their own, so that no crowd of acquires holds them up. What the server tells without
-    /// being asked comes there too.
-    background: Link,
-    /// Those who wait.
+    /// The connections for acquires and releases, which must not overtake each other.
+    commands: RuntimeConnections,
+    /// The connection for renewals, so that no crowd of acquires delays them. The server's push
+    /// messages arrive on it too.
+    background: ConnectionSlot,
+    /// The calls that wait in the server's queues.
     queue: Queue,
-    names: Arc<Names>,
+    names: Arc<Keyspace>,
     /// For `Debug`, without the password.
     address: String,
 }
@@ -90,40 +55,41 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// A store on the server at `url`, with the default time-outs. `prefix` is that of its keys: the store
-    /// keeps its fencing counter under `<prefix>%lock-fence`. It connects on first use.
+    /// Creates a store on the server at `url`, with the default time-outs. `prefix` is that of its
+    /// keys: the store keeps its fencing counter under `<prefix>%lock-fence`. It connects on first
+    /// use.
     ///
     /// # Errors
-    /// When the URL is not understood.
+    /// Fails if the URL is not understood.
+    #[cfg(feature = "custom-store")]
     pub fn open(url: &str, prefix: &str) -> Result<Self, StoreError> {
-        Self::new(url, prefix, &RedisSettings::default())
+        Self::new(&Host::process(), url, prefix, &RedisSettings::default())
     }
 
-    pub(crate) fn new(url: &str, prefix: &str, settings: &RedisSettings) -> Result<Self, StoreError> {
-        let not_understood = |error: RedisError| {
-            let problem = format!(
-                "the URL is not understood ({error}); give `redis://host:port`, `rediss://…` (with the feature `tls`), `unix:///path` or `memory://`"
-            );
-            StoreError::permanent(problem)
-        };
+    pub(crate) fn new(host: &Host, url: &str, prefix: &str, settings: &RedisSettings) -> Result<Self, StoreError> {
+        let not_understood = |error: RedisError| StoreError::permanent(not_understood(url, &error));
         let info = url.into_connection_info().map_err(not_understood)?;
         let address = info.addr().to_string();
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let info = info.set_redis_settings(redis).set_tcp_settings(tcp());
-        let client = client(info, settings).map_err(not_understood)?;
+        let info = info.set_redis_settings(redis);
+        let dial = match &settings.dial {
+            Some(dial) => dial.clone(),
+            None => Dial::usual(info.clone(), settings).map_err(not_understood)?,
+        };
         let time_outs = TimeOuts {
             connect: settings.connect_timeout,
             response: settings.response_timeout,
         };
-        let names = Arc::new(Names::new(prefix));
+        let server = Arc::new(Server { dial, info, time_outs });
+        let names = Arc::new(Keyspace::new(host, prefix));
         let purpose = Purpose::Background {
             losses: std::sync::Mutex::default(),
             pushes: std::sync::OnceLock::new(),
         };
-        let background = Link::new(client.clone(), purpose, None, time_outs);
+        let background = ConnectionSlot::new(host, Arc::clone(&server), purpose, None);
         Ok(Self {
             queue: Queue::new(background.clone(), Arc::clone(&names), settings.response_timeout),
-            commands: Homes::new(client, Arc::clone(&names), time_outs),
+            commands: RuntimeConnections::new(host, server, Arc::clone(&names), background.clone()),
             background,
             names,
             address,
@@ -131,44 +97,33 @@ impl RedisStore {
     }
 }
 
-/// A lock's commands are small and urgent, and a peer that is gone without a word must be noticed.
-fn tcp() -> TcpSettings {
-    let keepalive = socket2::TcpKeepalive::new()
-        .with_time(Duration::from_secs(10))
-        .with_interval(Duration::from_secs(5));
-    let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-    #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(Duration::from_secs(10));
-    settings
-}
-
-#[cfg(not(feature = "tls"))]
-fn client(info: ConnectionInfo, _: &RedisSettings) -> Result<Client, RedisError> {
-    Client::open(info)
-}
-
-#[cfg(feature = "tls")]
-fn client(info: ConnectionInfo, settings: &RedisSettings) -> Result<Client, RedisError> {
-    if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
-        return Client::open(info);
-    }
-    let client_tls = settings.client_certificate.clone();
-    let client_tls = client_tls.map(|(client_cert, client_key)| redis::ClientTlsConfig {
-        client_cert,
-        client_key,
-    });
-    Client::build_with_tls(
-        info,
-        redis::TlsCertificates {
-            client_tls,
-            root_cert: settings.root_certificate.clone(),
-        },
+/// Returns an error text that names the problem with a URL and the accepted forms.
+fn not_understood(url: &str, error: &RedisError) -> String {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+    let problem = match scheme {
+        Some("rediss" | "valkeys") if cfg!(not(feature = "tls")) => {
+            return "TLS needs the feature `tls`: `lock-runtime = { version = \"…\", features = [\"tls\"] }`"
+                .to_owned();
+        }
+        Some("redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix") => {
+            failure::readable(error)
+        }
+        Some(scheme) if scheme.contains("sentinel") => {
+            "Sentinel is not supported yet, only its current primary".to_owned()
+        }
+        Some(scheme) if scheme.contains("cluster") => "a cluster is not supported yet, only a single server".to_owned(),
+        Some(scheme) if scheme.contains("redlock") => "a quorum is not supported yet, only a single server".to_owned(),
+        Some(scheme) => format!("the scheme `{scheme}` is not known"),
+        None => "it has no scheme".to_owned(),
+    };
+    format!(
+        "{problem}; give `redis://host:port` or `valkey://…`, `rediss://…` or `valkeys://…` for TLS, `unix:///path`, or `memory://`"
     )
 }
 
 impl LockStore for RedisStore {
     fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
-        if Mode::is_shared(request.value) {
+        if LockMode::is_shared(request.value) {
             return Box::pin(self.acquire_shared(request));
         }
         Box::pin(self.acquire_exclusive(request))
@@ -178,28 +133,32 @@ impl LockStore for RedisStore {
         Box::pin(self.acquire_together(request))
     }
 
-    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Verdict>> {
-        if requests.iter().any(|request| Mode::is_shared(&request.value)) {
+    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
+        if requests.iter().any(|request| LockMode::is_shared(&request.value)) {
             return Box::pin(self.renew_mixed(requests));
         }
         Box::pin(self.renew_exclusive(requests))
     }
 
-    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Verdict> {
-        if Mode::is_shared(request.value) {
+    fn renewal_is_late(&self, _: Lane) {
+        self.background.challenge();
+    }
+
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
+        if LockMode::is_shared(request.value) {
             return Box::pin(self.release_shared(request));
         }
         Box::pin(self.release_exclusive(request))
     }
 
     fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
-        if Mode::is_shared(value) {
+        if LockMode::is_shared(value) {
             return Box::pin(self.fence_shared(key, value));
         }
         Box::pin(self.fence_exclusive(key, value))
     }
 
-    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, Turn> {
+    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, QueueOutcome> {
         Box::pin(self.queue.stand(self.commands.here(), request))
     }
 
@@ -207,12 +166,16 @@ impl LockStore for RedisStore {
         self.send_release(request, report)
     }
 
+    fn room(&self, what: Limited, _: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
+        self.commands.here().room(what, most)
+    }
+
     fn connect(&self) -> StoreFuture<'_, ()> {
         Box::pin(async {
-            for link in [&self.commands.here(), &self.background] {
+            for slot in [&self.commands.here(), &self.background] {
                 let mut get = redis::cmd("GET");
                 get.arg(self.names.probe());
-                link.ask(get).await?;
+                slot.ask(get).await?;
             }
             Ok(())
         })
@@ -234,4 +197,14 @@ impl LockStore for RedisStore {
         self.background.report_to(receiver);
         true
     }
+}
+
+/// Returns every script by its name, with and without flags, for `tests/simulation`.
+#[cfg(lock_simulation)]
+pub fn script_texts() -> Vec<(&'static str, [&'static str; 2])> {
+    let all = scripts::all().into_iter().chain(ops::inspect::all());
+    #[cfg(feature = "legacy-setnx")]
+    let all = all.chain(legacy::all());
+    let texts = |script: &'static scripts::LockScript| [true, false].map(|flags| script.form(flags).source.as_str());
+    all.map(|(name, script)| (name, texts(script))).collect()
 }

@@ -1,0 +1,459 @@
+//! Asks the store for a lock: attempts, waits in the store's queue, pauses in between, and accepts
+//! the grant.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::futures::Notified;
+
+use crate::acquire::Acquisition;
+use crate::acquire::callers::{Asking, Caller};
+use crate::acquire::local_queue::{self, Contention};
+use crate::acquire::unconfirmed::UnconfirmedAcquire;
+use crate::error::LockError;
+use crate::hold::{Grant, QueueHead, Tenure};
+use crate::host::Moment;
+use crate::key::Keys;
+use crate::store::holder;
+use crate::store::{
+    AcquireRequest, Attempt, ContentionSlot, Effect, FencingToken, Limited, QueueOutcome, QueueRequest, Queued,
+    StoreError,
+};
+
+/// The call's knowledge of the store so far.
+#[derive(Default)]
+pub(super) struct Progress {
+    pub(super) attempts: u32,
+    pub(super) news: Contention,
+    /// `true` if the next step is to stand in the store's queue.
+    queues: bool,
+    /// The number of places in that queue that the call has lost.
+    lapses: u32,
+}
+
+impl Progress {
+    pub(super) fn knows_nothing(&self) -> bool {
+        self.news.holder.is_none() && self.news.error.is_none()
+    }
+
+    /// Counts a lost place in the queue. A single loss is an accident; many retries would overload
+    /// the store.
+    fn lapsed(&mut self) -> Step {
+        self.lapses += 1;
+        if self.lapses > 2 { Step::Pause } else { Step::Queue }
+    }
+}
+
+/// The next step after an answer of the store.
+pub(super) enum Step {
+    Won(Grant),
+    /// Stand in the store's queue.
+    Queue,
+    /// Try again after a pause.
+    Pause,
+}
+
+/// The result of a place in the store's queue.
+pub(super) enum Queuing {
+    /// The queue has handed the lock over.
+    Granted {
+        pending: UnconfirmedAcquire,
+        since: Moment,
+        fence: Option<FencingToken>,
+    },
+    Over(Step),
+}
+
+impl Acquisition {
+    /// Makes one attempt at a store that answers at once. Returns `None` if the store does not.
+    pub(super) fn attempt_now(&self, seen: &mut Progress) -> Option<Result<Step, StoreError>> {
+        if !self.manager.store.release_is_immediate() || self.manager.closed.is_cancelled() {
+            return None;
+        }
+        let (pending, sent) = match self.ask(seen, None) {
+            Ok(asked) => asked,
+            Err(error) => return Some(Err(error)),
+        };
+        let Some(answer) = self.manager.store.acquire_now(&self.request(seen, &pending)) else {
+            seen.attempts -= 1;
+            return None;
+        };
+        Some(self.settle(seen, pending, sent, Some(answer)))
+    }
+
+    /// Asks the store until it grants the lock or the time is up. `first` is the result of a first
+    /// attempt.
+    pub(super) async fn contend(
+        &self,
+        place: Option<&QueueHead>,
+        first: Option<Result<Step, StoreError>>,
+        seen: &mut Progress,
+    ) -> Result<Grant, LockError> {
+        let asking = self.asking(place);
+        let caller = &asking.caller;
+        caller.attend(self.ask_again(place, caller, first, seen)).await
+    }
+
+    /// Makes the lock thread check from here on that the call is polled.
+    pub(super) fn asking(&self, place: Option<&QueueHead>) -> Asking {
+        let front = place.map(|place| local_queue::ahead(&self.manager.lines, place));
+        Asking::begin(&self.manager.callers, &self.watchdog, Arc::default(), front)
+    }
+
+    async fn ask_again(
+        &self,
+        place: Option<&QueueHead>,
+        caller: &Arc<Caller>,
+        mut first: Option<Result<Step, StoreError>>,
+        seen: &mut Progress,
+    ) -> Result<Grant, LockError> {
+        // A lock left free by the previous call in front is for other clients: in the store's queue
+        // this call gets its turn after them.
+        let mut left_free = place.and_then(|place| local_queue::left_free(&self.manager, place));
+        let has_time = |pause| pause < self.left(self.manager.clock.now());
+        seen.queues |= left_free.is_some_and(has_time) && first.is_none();
+        loop {
+            // A return of the store during the step counts.
+            let back = self.manager.back.notified();
+            let step = if let Some(step) = first.take() {
+                step
+            } else {
+                if self.is_over(seen) {
+                    return Err(self.give_up(seen));
+                }
+                if seen.queues {
+                    self.stand_in_queue(seen, caller).await
+                } else {
+                    self.attempt(seen, caller).await
+                }
+            };
+            match step {
+                Ok(Step::Won(grant)) => return Ok(grant),
+                Ok(Step::Queue) => seen.queues = true,
+                Ok(Step::Pause) => seen.queues = false,
+                Err(source) => {
+                    let key = self.name();
+                    return Err(LockError::Store { key, source });
+                }
+            }
+            if let Some(place) = place {
+                self.manager.lines.tell(place, &seen.news);
+            }
+            let Some(mut pause) = self.pause(seen) else {
+                return Err(self.give_up(seen));
+            };
+            if let Some(left_free) = left_free.take() {
+                // Without a place in the store's queue, the pause leaves the lock to the other
+                // clients.
+                pause = pause.max(left_free.min(self.left(self.manager.clock.now())));
+            }
+            if !seen.queues {
+                self.rest(pause, back).await;
+            }
+        }
+    }
+
+    /// Returns `true` if the call must make no further attempt: the manager is closed, or the
+    /// call's time is up and it has asked before, or knows the answer that the call in front got. A
+    /// lock granted now would only block other callers for a moment.
+    pub(super) fn is_over(&self, seen: &Progress) -> bool {
+        let knows = seen.attempts > 0 || !seen.knows_nothing();
+        self.manager.closed.is_cancelled() || knows && self.left(self.manager.clock.now()).is_zero()
+    }
+
+    /// Waits for `pause`, or until the store answers again after an outage.
+    pub(super) async fn rest(&self, pause: Duration, back: Notified<'_>) {
+        tokio::select! {
+            biased;
+            () = self.manager.closed.cancelled() => {}
+            () = back => {}
+            () = self.sleep(pause) => {}
+        }
+    }
+
+    /// Waits until the store has room for a request. Returns `false` if there is none within the
+    /// call's time, or the manager is closed first. An error is permanent: retrying does not help.
+    pub(super) async fn has_room(&self, seen: &mut Progress) -> Result<bool, StoreError> {
+        let most = if self.options.wait.is_zero() {
+            self.manager.response_timeout
+        } else {
+            self.left(self.manager.clock.now())
+        };
+        let Some(room) = self.manager.store.room(Limited::Acquires, &self.key, most) else {
+            return Ok(true);
+        };
+        let room = tokio::select! {
+            biased;
+            () = self.manager.closed.cancelled() => return Ok(false),
+            room = room => room,
+        };
+        let Err(error) = room else { return Ok(true) };
+        seen.attempts += 1;
+        if error.is_permanent() {
+            return Err(error);
+        }
+        // If the rest of `wait` was shorter than the response time-out, the store's earlier answer
+        // is the better one to report.
+        if seen.knows_nothing() || most >= self.manager.response_timeout {
+            seen.news.error = Some(error);
+        }
+        Ok(false)
+    }
+
+    /// Makes one attempt. An error is permanent: retrying does not help.
+    async fn attempt(&self, seen: &mut Progress, caller: &Arc<Caller>) -> Result<Step, StoreError> {
+        if !self.has_room(seen).await? {
+            return Ok(Step::Pause);
+        }
+        let (pending, sent) = self.ask(seen, Some(caller))?;
+        let answer = {
+            let request = self.request(seen, &pending);
+            let asked = self.manager.store.acquire(&request);
+            self.manager.host.timeout(self.timer, self.budget(sent), asked).await
+        };
+        self.settle(seen, pending, sent, answer)
+    }
+
+    /// Begins an attempt, and returns it with the moment from which its grant counts. Dropping it
+    /// before its outcome is known releases whatever it took.
+    fn ask(
+        &self,
+        seen: &mut Progress,
+        caller: Option<&Arc<Caller>>,
+    ) -> Result<(UnconfirmedAcquire, Moment), StoreError> {
+        seen.attempts += 1;
+        let ttl = self.options.time_to_live();
+        let keys = Keys::from(&self.key);
+        let pending = UnconfirmedAcquire::arm(&self.manager.backend, keys, self.value()?, ttl, None).by(caller);
+        Ok((pending, self.manager.clock.now()))
+    }
+
+    fn request<'a>(&'a self, seen: &Progress, pending: &'a UnconfirmedAcquire) -> AcquireRequest<'a> {
+        AcquireRequest {
+            key: &self.key,
+            value: pending.value(),
+            ttl: self.options.time_to_live(),
+            fence: self.options.fencing,
+            // Costs a second command, and is useful only for the pause before the next attempt, or
+            // in the error of a call that tries just once.
+            tell_remaining: seen.attempts > 1 || self.options.wait.is_zero(),
+            fair: self.options.fair,
+            receipt: pending.receipt(),
+        }
+    }
+
+    /// Records the answer to an attempt; `None` if there was none in time.
+    fn settle(
+        &self,
+        seen: &mut Progress,
+        pending: UnconfirmedAcquire,
+        sent: Moment,
+        answer: Option<Result<Attempt, StoreError>>,
+    ) -> Result<Step, StoreError> {
+        if let Some(Ok(_)) = answer {
+            self.note_round_trip(sent);
+        }
+        match answer {
+            Some(Ok(Attempt::Granted { fence })) => Ok(self.granted(seen, pending, sent, fence)),
+            Some(Ok(Attempt::Busy { holder, remaining })) => {
+                pending.disarm();
+                seen.news = Contention {
+                    holder,
+                    remaining,
+                    error: None,
+                };
+                Ok(Step::Queue)
+            }
+            Some(Err(error)) => Self::failed(seen, pending, error),
+            None => {
+                self.unanswered(seen, &pending, sent);
+                Ok(Step::Pause)
+            }
+        }
+    }
+
+    /// Records the time that the store took to answer an attempt sent at `sent`.
+    pub(super) fn note_round_trip(&self, sent: Moment) {
+        self.manager.note_round_trip(self.manager.clock.now().since(sent));
+    }
+
+    /// Records that an attempt had no answer in time.
+    pub(super) fn unanswered(&self, seen: &mut Progress, pending: &UnconfirmedAcquire, sent: Moment) {
+        // If the rest of `wait` was shorter than the response time-out, the store's earlier answer
+        // is the better one to report.
+        if seen.knows_nothing() || self.budget(sent) >= self.manager.response_timeout {
+            let limit = "the response time-out, or the rest of `wait`";
+            seen.news.error = Some(match pending.receipt().connection() {
+                None => StoreError::transient(format!("no connection within {limit}")),
+                Some(_) => StoreError::unknown(format!("no answer within {limit}")),
+            });
+        }
+    }
+
+    /// Waits in the store's queue.
+    async fn stand_in_queue(&self, seen: &mut Progress, caller: &Arc<Caller>) -> Result<Step, StoreError> {
+        match self
+            .queue_for(&self.key, self.options.fencing, Some(caller), seen)
+            .await?
+        {
+            Queuing::Granted { pending, since, fence } => Ok(self.granted(seen, pending, since, fence)),
+            Queuing::Over(step) => Ok(step),
+        }
+    }
+
+    /// Waits in the store's queue for one key.
+    pub(super) async fn queue_for(
+        &self,
+        key: &Arc<str>,
+        fence: bool,
+        caller: Option<&Arc<Caller>>,
+        seen: &mut Progress,
+    ) -> Result<Queuing, StoreError> {
+        seen.attempts += 1;
+        let ttl = self.options.time_to_live();
+        let queued = Queued { ttl, fence };
+        let keys = Keys::from(key);
+        let pending = UnconfirmedAcquire::arm(&self.manager.backend, keys, self.value()?, ttl, Some(queued)).by(caller);
+        let contention = ContentionSlot::default();
+        let request = QueueRequest {
+            key,
+            value: pending.value(),
+            ttl,
+            fence,
+            clock: &self.manager.clock,
+            receipt: pending.receipt(),
+            contention: &contention,
+        };
+        let left = self.left(self.manager.clock.now());
+        let turn = {
+            let queue = self.manager.store.queue(&request);
+            tokio::select! {
+                biased;
+                () = self.manager.closed.cancelled() => None,
+                turn = queue => Some(turn),
+                () = self.sleep(left) => None,
+            }
+        };
+        if let Some((holder, remaining)) = contention.take() {
+            seen.news = Contention {
+                holder: Some(holder),
+                remaining,
+                error: None,
+            };
+        }
+        Ok(Queuing::Over(match turn {
+            Some(Ok(QueueOutcome::Granted { fence, since })) => {
+                return Ok(Queuing::Granted { pending, since, fence });
+            }
+            Some(Ok(QueueOutcome::Lapsed)) => seen.lapsed(),
+            Some(Ok(QueueOutcome::Unavailable)) => {
+                seen.attempts -= 1;
+                Step::Pause
+            }
+            Some(Err(error)) => Self::failed(seen, pending, error)?,
+            None => {
+                // If the rest of `wait` was shorter than the response time-out, the store's earlier
+                // answer is the better one to report.
+                let cut_short = left < self.manager.response_timeout && !seen.knows_nothing();
+                if pending.receipt().unanswered_on().is_some() && !cut_short {
+                    seen.news.error = Some(StoreError::unknown("no answer within the rest of `wait`"));
+                }
+                Step::Pause
+            }
+        }))
+    }
+
+    /// Accepts a grant whose lease counts from `since`.
+    pub(super) fn granted(
+        &self,
+        seen: &mut Progress,
+        pending: UnconfirmedAcquire,
+        since: Moment,
+        fence: Option<FencingToken>,
+    ) -> Step {
+        if self.manager.closed.is_cancelled() {
+            return Step::Pause;
+        }
+        let now = self.manager.clock.now();
+        let deadline = self.manager.deadline(since, self.options.lease);
+        if now >= deadline {
+            // Too late to be useful: the answer took as long as the lease.
+            seen.news.error = Some(StoreError::unknown(
+                "the store took longer to answer than the whole lease",
+            ));
+            return Step::Pause;
+        }
+        let Some(value) = pending.claim() else {
+            seen.news.error = Some(StoreError::unknown(
+                "the call was not polled for a second after it had asked for the lock, which was given back",
+            ));
+            return seen.lapsed();
+        };
+        // The minimum hold and the watchdog's first check count from now: the grant may have come
+        // long after `since`.
+        let tenure = Tenure::new(
+            self.keys(),
+            value,
+            &self.options,
+            since,
+            now,
+            Arc::clone(&self.manager.backend),
+            Arc::clone(&self.watchdog) as _,
+        );
+        Step::Won(Grant::new(tenure, fence))
+    }
+
+    pub(super) fn failed(
+        seen: &mut Progress,
+        pending: UnconfirmedAcquire,
+        error: StoreError,
+    ) -> Result<Step, StoreError> {
+        // An answered request has a place in the queue, and the store may have handed it the lock
+        // since. It is therefore cleaned up even if the question that failed changed nothing.
+        let stands = pending.receipt().connection() != pending.receipt().unanswered_on();
+        if error.effect() == Effect::None && !stands {
+            pending.disarm();
+        }
+        if error.is_permanent() {
+            return Err(error);
+        }
+        seen.news.error = Some(error);
+        Ok(Step::Pause)
+    }
+
+    /// Creates a value that was never used before. Each attempt has its own: an attempt with an
+    /// unknown outcome is left to the releaser, and cannot be confused with the next one.
+    pub(super) fn value(&self) -> Result<Arc<str>, StoreError> {
+        holder::new_value(&self.manager.host, self.options.site.function, self.options.mode())
+            .map_err(|_| StoreError::permanent("the operating system gave no random bytes for the lock's token"))
+    }
+
+    /// Returns the maximum time for one attempt: `wait` limits the whole acquisition, but one try
+    /// is always made.
+    pub(super) fn budget(&self, now: Moment) -> Duration {
+        let limit = self.manager.response_timeout;
+        if self.options.wait.is_zero() {
+            limit
+        } else {
+            limit.min(self.left(now))
+        }
+    }
+
+    pub(super) fn left(&self, now: Moment) -> Duration {
+        self.options.wait.saturating_sub(now.since(self.start))
+    }
+
+    /// Returns the pause before the next attempt, or `None` if the time is up.
+    pub(super) fn pause(&self, seen: &Progress) -> Option<Duration> {
+        let left = self.left(self.manager.clock.now());
+        if left.is_zero() {
+            return None;
+        }
+        let mut pause = self.manager.backoff.pause(&self.manager.host, seen.attempts);
+        if let Some(remaining) = seen.news.remaining {
+            // The best moment is just after the holder's lease ends; later ones are never better.
+            pause = pause.min(remaining.saturating_add(Duration::from_millis(1)));
+        }
+        Some(pause.min(left))
+    }
+}

@@ -1,0 +1,473 @@
+//! Calls that ask the store, as seen by the lock thread. A call may stop being polled at any await,
+//! and then blocks others with the place in front of its line and with the locks that the store has
+//! granted it or will grant it. The lock thread therefore asks such a call for a sign of life by
+//! waking it, and takes the place and the locks away if it is not polled.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
+use std::time::Duration;
+
+use atomic_waker::AtomicWaker;
+
+use crate::hold::upkeep::{Stake, UNDER_WAY, Watchdog};
+use crate::hold::{Backend, Keeper};
+use crate::host::{Moment, Timer};
+use crate::store::Receipt;
+
+/// The interval at which the lock thread asks the call in front of a line for a sign of life, while
+/// other calls wait behind it.
+const ASK_EVERY: Duration = Duration::from_millis(400);
+/// The time that the call in front has to give the sign.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(150);
+/// The time that a call has after sending a request. A busy runtime must not lose its grants, which
+/// would make it busier. With each grant that the same call has lost in this way, the time doubles,
+/// up to [`CLAIMS_WITHIN_AT_LAST`].
+const CLAIMS_WITHIN: Duration = Duration::from_millis(800);
+const CLAIMS_WITHIN_AT_LAST: Duration = Duration::from_secs(12);
+/// If the lock thread looks again only after this long, the whole process counts as having stood
+/// still, and no call is blamed for not being polled.
+const STOOD_STILL: Duration = Duration::from_millis(300);
+
+/// One call on its way to a lock.
+#[derive(Default)]
+pub(super) struct Caller {
+    task: AtomicWaker,
+    /// The last time the lock thread asked it for a sign of life, in nanoseconds; 0 if never.
+    asked: AtomicU64,
+    /// `true` if it has been asked and not been polled since.
+    asleep: AtomicBool,
+    /// The number of grants that the lock thread has taken away from it.
+    losses: AtomicU32,
+    /// The receipt of the request that is under way.
+    receipt: Receipt,
+    stake: Mutex<Option<AtStake>>,
+}
+
+/// A grant that a call may have received.
+struct AtStake {
+    stake: Stake,
+    /// The last time the lock thread released the grant because the call was not polled. The grant
+    /// then no longer belongs to the call, whatever the store answers.
+    taken_back: Option<Moment>,
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller")
+            .field("asleep", &self.asleep)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Caller {
+    /// Polls a future as the call's own. Cancel safe if the future is.
+    pub(super) async fn attend<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            self.is_polled(cx);
+            future.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    pub(super) fn is_polled(&self, cx: &Context<'_>) {
+        self.task.register(cx.waker());
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    pub(super) fn wake(&self) {
+        self.task.wake();
+    }
+
+    fn at_stake(&self) -> MutexGuard<'_, Option<AtStake>> {
+        self.stake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins an attempt. From here on a grant belongs to the call only if the call
+    /// [claims](Self::claim) it.
+    pub(super) fn begin(&self, stake: Stake) {
+        let mut mine = self.at_stake();
+        // Reset while `stake` is locked, since `take_back` reads the receipt under the same lock.
+        self.receipt.begin();
+        *mine = Some(AtStake {
+            stake,
+            taken_back: None,
+        });
+    }
+
+    /// Ends an attempt. Returns `false` if its grant has been or will be taken back.
+    pub(super) fn claim(&self) -> bool {
+        self.at_stake().take().is_some_and(|stake| stake.taken_back.is_none())
+    }
+
+    /// Returns the time for which the call has owed a sign of life, if it owes one.
+    fn asleep_for(&self, now: Moment) -> Option<Duration> {
+        let asked = Moment::from_nanos(self.asked.load(Ordering::Relaxed));
+        self.asleep.load(Ordering::Relaxed).then(|| now.since(asked))
+    }
+
+    fn was_asked_lately(&self, now: Moment) -> bool {
+        let asked = self.asked.load(Ordering::Relaxed);
+        asked != 0 && now.since(Moment::from_nanos(asked)) < ASK_EVERY
+    }
+
+    fn ask(&self, now: Moment) {
+        self.asked.store(now.as_nanos(), Ordering::Relaxed);
+        self.asleep.store(true, Ordering::Relaxed);
+        self.task.wake();
+    }
+
+    /// Releases any grant of the store to the call if the call has been asleep for too long.
+    fn take_back(&self, backend: &Arc<Backend>, now: Moment) {
+        let losses = self.losses.load(Ordering::Relaxed).min(8);
+        let limit = CLAIMS_WITHIN.saturating_mul(1 << losses).min(CLAIMS_WITHIN_AT_LAST);
+        let stake = {
+            let mut mine = self.at_stake();
+            // Checked while `stake` is locked: the call may have been polled meanwhile, and have
+            // begun another attempt.
+            let is_asleep = self.asleep_for(now).is_some_and(|asleep| asleep >= limit);
+            let Some(mine) = mine.as_mut().filter(|_| is_asleep && self.receipt.may_grant()) else {
+                return;
+            };
+            // Released again, but only after `UNDER_WAY`: the call's runtime may stand still that
+            // long before it sends the request.
+            if mine.taken_back.is_some_and(|at| now.since(at) < UNDER_WAY) {
+                return;
+            }
+            if mine.taken_back.replace(now).is_none() {
+                self.losses.fetch_add(1, Ordering::Relaxed);
+            }
+            mine.stake.clone()
+        };
+        // From here on the call cannot claim the grant. `stake` is unlocked, since some stores wake
+        // other calls at once.
+        stake.give_back(backend, &self.receipt, true);
+    }
+
+    /// Restarts the call's time to give a sign.
+    fn pardon(&self, now: Moment) {
+        self.asked.store(now.as_nanos(), Ordering::Relaxed);
+        self.task.wake();
+    }
+}
+
+/// The calls of one manager that ask the store.
+pub(super) struct Callers {
+    backend: Arc<Backend>,
+    all: Mutex<All>,
+}
+
+#[derive(Default)]
+struct All {
+    by_number: BTreeMap<u64, Listed>,
+    next: u64,
+    /// `true` while the watchdog looks at the calls.
+    watched: bool,
+    /// `true` if a call has come since the watchdog's last look.
+    busy: bool,
+    /// The time of the last look.
+    looked: Option<Moment>,
+}
+
+#[derive(Clone)]
+struct Listed {
+    caller: Arc<Caller>,
+    front: Option<Ahead>,
+}
+
+impl Listed {
+    fn may_be_in_the_way(&self, now: Moment) -> bool {
+        let is_due = self.front.is_some() && !self.caller.was_asked_lately(now);
+        is_due || self.caller.asleep.load(Ordering::Relaxed) || self.caller.receipt.may_grant()
+    }
+}
+
+/// A place or lead behind which other calls wait.
+#[derive(Clone)]
+pub(super) enum Ahead {
+    /// The place `number` in the line for `key`. Not behind an `Arc` of its own, as a lead is,
+    /// since most calls have a place.
+    Place {
+        lines: Arc<dyn Places>,
+        key: Arc<str>,
+        number: u64,
+    },
+    Lead(Arc<dyn Lead>),
+}
+
+/// The lines of a manager, as the lock thread sees them.
+pub(super) trait Places: Send + Sync {
+    /// Gives a place to the next call.
+    fn revoke(&self, key: &Arc<str>, number: u64);
+
+    /// Returns `true` if calls wait behind a place.
+    fn is_followed(&self, key: &Arc<str>, number: u64) -> bool;
+}
+
+/// The lead of a flight, as the lock thread sees it.
+pub(super) trait Lead: Send + Sync {
+    /// Gives it to the next call.
+    fn revoke(&self);
+
+    /// Returns `true` if calls wait behind it.
+    fn is_followed(&self) -> bool;
+}
+
+impl Ahead {
+    fn revoke(&self) {
+        match self {
+            Self::Place { lines, key, number } => lines.revoke(key, *number),
+            Self::Lead(lead) => lead.revoke(),
+        }
+    }
+
+    fn is_followed(&self) -> bool {
+        match self {
+            Self::Place { lines, key, number } => lines.is_followed(key, *number),
+            Self::Lead(lead) => lead.is_followed(),
+        }
+    }
+}
+
+impl fmt::Debug for Callers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Callers").field(&self.all().by_number.len()).finish()
+    }
+}
+
+impl Callers {
+    pub(super) fn new(backend: &Arc<Backend>) -> Arc<Self> {
+        Arc::new(Self {
+            backend: Arc::clone(backend),
+            all: Mutex::default(),
+        })
+    }
+
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks that the calls which block others are polled. Returns `false` if there are none to
+    /// look at for now.
+    pub(super) fn sweep(&self, now: Moment) -> bool {
+        let mut all = self.all();
+        if all.by_number.is_empty() && !all.busy {
+            all.watched = false;
+            all.looked = None;
+            return false;
+        }
+        all.busy = false;
+        let stood_still = all.looked.replace(now).is_some_and(|at| now.since(at) >= STOOD_STILL);
+        // Skips the calls that block no other call: thousands may wait in the store's queue.
+        let listed = all.by_number.values().filter(|listed| listed.may_be_in_the_way(now));
+        let listed: Vec<_> = listed.cloned().collect();
+        drop(all);
+        for Listed { caller, front } in listed {
+            let asleep = caller.asleep_for(now);
+            if stood_still && asleep.is_some() {
+                caller.pardon(now);
+                continue;
+            }
+            let is_due = asleep.is_some() || !caller.was_asked_lately(now);
+            let mut is_in_the_way = caller.receipt.may_grant();
+            if is_due && let Some(front) = &front {
+                if asleep.is_some_and(|asleep| asleep >= ANSWERS_WITHIN) {
+                    front.revoke();
+                } else {
+                    is_in_the_way |= front.is_followed();
+                }
+            }
+            match asleep {
+                Some(_) => caller.take_back(&self.backend, now),
+                None if is_in_the_way => caller.ask(now),
+                // The call is in no other call's way: it is not asked, and not looked at again for
+                // a while.
+                None if is_due => caller.asked.store(now.as_nanos(), Ordering::Relaxed),
+                None => {}
+            }
+        }
+        true
+    }
+}
+
+/// A call that asks the store, from its first question to its last answer.
+pub(super) struct Asking {
+    callers: Arc<Callers>,
+    number: u64,
+    pub(super) caller: Arc<Caller>,
+}
+
+impl Asking {
+    /// Starts watching `caller`; `front` is the place or lead that it has.
+    pub(super) fn begin(
+        callers: &Arc<Callers>,
+        watchdog: &Arc<Watchdog>,
+        caller: Arc<Caller>,
+        front: Option<Ahead>,
+    ) -> Self {
+        let mut all = callers.all();
+        let number = all.next;
+        all.next += 1;
+        let listed = Listed {
+            caller: Arc::clone(&caller),
+            front,
+        };
+        // A paused clock, which only a test has, does not measure for how long a call was not
+        // polled. No call is listed then.
+        if watchdog.timer() == Timer::LockThread {
+            all.by_number.insert(number, listed);
+            all.busy = true;
+            let is_watched = std::mem::replace(&mut all.watched, true);
+            drop(all);
+            if !is_watched {
+                let host = callers.backend.host.clone();
+                let callers = Arc::downgrade(callers);
+                watchdog.watch_calls(&host, move |now| {
+                    callers.upgrade().is_some_and(|callers| callers.sweep(now))
+                });
+            }
+        }
+        Self {
+            callers: Arc::clone(callers),
+            number,
+            caller,
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        // In a forked child, the list may have been locked by a thread that does not exist here.
+        if !self.callers.backend.host.is_forked() {
+            let listed = self.callers.all().by_number.remove(&self.number);
+            drop(listed);
+        }
+    }
+}
+
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::LockManager;
+    use crate::acquire::shared::Shared;
+    use crate::acquire::unconfirmed::UnconfirmedAcquire;
+    use crate::key::Keys;
+
+    /// The interval at which the lock thread looks in these tests.
+    const STEP: Duration = Duration::from_millis(50);
+
+    fn manager() -> Arc<Shared> {
+        Arc::clone(LockManager::builder("memory://").build().unwrap().shared())
+    }
+
+    /// Lists a call that only the test looks at.
+    fn listed(manager: &Shared) -> Arc<Caller> {
+        let caller: Arc<Caller> = Arc::default();
+        let listed = Listed {
+            caller: Arc::clone(&caller),
+            front: None,
+        };
+        manager.callers.all().by_number.insert(0, listed);
+        caller
+    }
+
+    /// Polls the call, which sends a request.
+    fn send(manager: &Arc<Shared>, caller: &Arc<Caller>) -> UnconfirmedAcquire {
+        caller.is_polled(&Context::from_waker(Waker::noop()));
+        let lease = Duration::from_secs(30);
+        let key = "k".into();
+        let keys = Keys::from(&key);
+        let pending = UnconfirmedAcquire::arm(&manager.backend, keys, "a value".into(), lease, None).by(Some(caller));
+        pending.receipt().sent_on(1);
+        pending
+    }
+
+    fn is_taken_back(caller: &Caller) -> bool {
+        let stake = caller.at_stake();
+        stake.as_ref().is_some_and(|stake| stake.taken_back.is_some())
+    }
+
+    /// Looks repeatedly until the call loses its possible grant, and returns the time since the
+    /// first look.
+    fn taken_after(manager: &Arc<Shared>, caller: &Caller, from: Moment) -> Duration {
+        let mut now = from;
+        while !is_taken_back(caller) {
+            assert!(now.since(from) < 2 * CLAIMS_WITHIN_AT_LAST, "it is never taken back");
+            now = now.after(STEP);
+            manager.callers.sweep(now);
+        }
+        now.since(from.after(STEP))
+    }
+
+    #[test]
+    fn a_call_has_its_time_anew_after_the_whole_process_stood_still() {
+        let manager = manager();
+        let caller = listed(&manager);
+        let pending = send(&manager, &caller);
+        let mut now = Moment::from_nanos(1_000_000_000);
+        manager.callers.sweep(now);
+        // The process stands still twice, the second time for longer than a call that is not polled
+        // may keep a grant.
+        for stood_still in [STOOD_STILL, CLAIMS_WITHIN_AT_LAST] {
+            let almost = now.after(CLAIMS_WITHIN.saturating_sub(STEP));
+            while now < almost {
+                now = now.after(STEP);
+                manager.callers.sweep(now);
+            }
+            now = now.after(stood_still);
+            manager.callers.sweep(now);
+            assert!(!is_taken_back(&caller), "judged after {stood_still:?}");
+        }
+        // From there on the lock thread judges it like any other call.
+        assert_eq!(taken_after(&manager, &caller, now), CLAIMS_WITHIN.saturating_sub(STEP));
+        assert!(pending.claim().is_none());
+    }
+
+    #[test]
+    fn a_call_is_judged_while_the_lock_thread_is_only_slow() {
+        let manager = manager();
+        let caller = listed(&manager);
+        let pending = send(&manager, &caller);
+        let mut now = Moment::from_nanos(1_000_000_000);
+        for _ in 0..4 {
+            manager.callers.sweep(now);
+            now = now.after(STOOD_STILL.saturating_sub(Duration::from_nanos(1)));
+        }
+        assert!(is_taken_back(&caller));
+        drop(pending);
+    }
+
+    #[test]
+    fn a_call_has_twice_the_time_after_each_grant_it_has_lost() {
+        let manager = manager();
+        let caller = listed(&manager);
+        for (nth, millis) in [800, 1_600, 3_200, 6_400, 12_000, 12_000].into_iter().enumerate() {
+            let pending = send(&manager, &caller);
+            let from = Moment::from_nanos(1_000_000_000).after(Duration::from_secs(60) * u32::try_from(nth).unwrap());
+            // No pause between two looks: the process did not stand still.
+            manager.callers.all().looked = None;
+            let taken = taken_after(&manager, &caller, from);
+            assert_eq!(taken, Duration::from_millis(millis), "after {nth} losses");
+            assert!(pending.claim().is_none(), "the call has what it has lost");
+        }
+        // Another call begins with the shortest time.
+        let caller = listed(&manager);
+        let pending = send(&manager, &caller);
+        manager.callers.all().looked = None;
+        let from = Moment::from_nanos(1_000_000_000);
+        assert_eq!(taken_after(&manager, &caller, from), CLAIMS_WITHIN);
+        drop(pending);
+    }
+}

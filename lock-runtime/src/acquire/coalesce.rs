@@ -1,0 +1,759 @@
+//! Coalescing: calls of one annotated function that arrive while another one is under way receive a
+//! clone of its result instead of running. The first call is the leader, the only one that asks for
+//! the lock; later calls follow it. Together they are a flight, which lands when the leader shares
+//! its result.
+//!
+//! The idea is that of Go's [`singleflight`](https://pkg.go.dev/golang.org/x/sync/singleflight),
+//! with two differences: the result of a leader that lost its lock is not shared, and if a leader
+//! fails, one of its followers takes its place.
+//!
+//! A flight is closed before its lock is released. A later call may arrive after another process
+//! has held the lock, and must not receive data read before that.
+
+use std::any::{Any, TypeId};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::acquire::callers::{Ahead, Asking, Caller, Lead};
+use crate::acquire::shared::Shared;
+use crate::error::LockError;
+use crate::hold::call_tree::{self, Relation};
+use crate::hold::{Hold, LockOptions};
+use crate::host::{Host, Moment};
+use crate::key::{Keys, Names};
+use crate::stats::Event;
+use crate::store::LockMode;
+use crate::store::holder::Holder;
+
+/// The result of a leader, which each follower clones.
+pub(crate) type Landed = Arc<dyn Any + Send + Sync>;
+
+/// The identity of a flight: the same keys in the same mode, for the same function and result type.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct Flight {
+    names: Names,
+    mode: LockMode,
+    function: Function,
+    result: TypeId,
+}
+
+/// An annotated function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Function {
+    /// The type of an item inside it. Its name and its place in the source are no identity: one
+    /// macro may write several functions of one name, all in the place of its call.
+    pub(super) item: TypeId,
+    /// The type name of its body, which distinguishes generic parameters and implementing types.
+    pub(super) body: &'static str,
+}
+
+/// The flights of one manager.
+#[derive(Debug, Default)]
+pub(super) struct Flights(Mutex<HashMap<Arc<Flight>, Party>>);
+
+/// The calls on one flight. It exists while the flight has a leader or is vacant, and is not
+/// closed.
+#[derive(Debug, Default)]
+struct Party {
+    /// The followers in order of arrival.
+    followers: BTreeMap<u64, Arc<Follower>>,
+    /// The holder, once the leader has the lock.
+    holder: Option<Holder>,
+    /// The number of the current lead. A leader with an earlier number was not polled, and has lost
+    /// the lead.
+    lead: u64,
+    /// The follower to which the lead was last offered.
+    offered: Option<(u64, Arc<Follower>)>,
+    /// `true` while no call leads because the leader was not polled. The first call to be polled or
+    /// to arrive leads.
+    vacant: bool,
+}
+
+impl Party {
+    fn new_lead(&mut self, host: &Host) -> u64 {
+        // Unique across flights: another one of this name may exist while a call still has a former
+        // lead.
+        self.vacant = false;
+        self.lead = host.number();
+        self.lead
+    }
+}
+
+/// A call that follows.
+#[derive(Debug)]
+struct Follower {
+    turn: Mutex<Turn>,
+    caller: Arc<Caller>,
+    /// `true` if the call was woken because the flight is vacant. It then leads if no other call
+    /// does.
+    called: AtomicBool,
+}
+
+enum Turn {
+    NotYet,
+    /// The call leads, since the leader before it has failed.
+    Lead(Leader),
+    Landed(Landed),
+    /// The call has taken its turn, or has left.
+    Over,
+}
+
+impl fmt::Debug for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotYet => "NotYet",
+            Self::Lead(_) => "Lead",
+            Self::Landed(_) => "Landed",
+            Self::Over => "Over",
+        })
+    }
+}
+
+impl Follower {
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a turn to the call. If the call has left, the turn is dropped and goes to the next
+    /// follower.
+    fn give(&self, turn: Turn) {
+        let mut mine = self.turn();
+        if matches!(*mine, Turn::Over) {
+            drop(mine);
+            drop(turn);
+            return;
+        }
+        *mine = turn;
+        drop(mine);
+        self.caller.wake();
+    }
+}
+
+impl Flights {
+    fn flights(&self) -> MutexGuard<'_, HashMap<Arc<Flight>, Party>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the lead from a call that is no longer polled, if others follow. The first of them to
+    /// be polled leads.
+    pub(super) fn revoke(&self, flight: &Arc<Flight>, lead: u64) {
+        let mut flights = self.flights();
+        let party = flights.get_mut(flight).filter(|party| party.lead == lead);
+        let Some(party) = party.filter(|party| !party.followers.is_empty()) else {
+            return;
+        };
+        let mut taken_back = None;
+        if let Some((number, follower)) = party.offered.take() {
+            let mut turn = follower.turn();
+            match *turn {
+                // The turn is about to be given.
+                Turn::NotYet => {
+                    drop(turn);
+                    party.offered = Some((number, follower));
+                    return;
+                }
+                Turn::Lead(_) => {
+                    taken_back = Some(std::mem::replace(&mut *turn, Turn::NotYet));
+                    drop(turn);
+                    party.followers.insert(number, follower);
+                }
+                Turn::Landed(_) | Turn::Over => {}
+            }
+        }
+        party.lead = 0;
+        party.vacant = true;
+        let called: Vec<_> = party.followers.values().cloned().collect();
+        for follower in &called {
+            follower.called.store(true, Ordering::Release);
+        }
+        drop(flights);
+        for follower in called {
+            follower.caller.wake();
+        }
+        drop(taken_back);
+    }
+
+    /// Returns `true` if calls follow this leader.
+    pub(super) fn is_followed(&self, flight: &Arc<Flight>, lead: u64) -> bool {
+        let flights = self.flights();
+        flights
+            .get(flight)
+            .is_some_and(|party| party.lead == lead && !party.followers.is_empty())
+    }
+}
+
+/// The lead of a flight, as the lock thread sees it.
+struct Led {
+    manager: Arc<Shared>,
+    flight: Arc<Flight>,
+    lead: u64,
+}
+
+impl Lead for Led {
+    fn revoke(&self) {
+        self.manager.flights.revoke(&self.flight, self.lead);
+    }
+
+    fn is_followed(&self) -> bool {
+        self.manager.flights.is_followed(&self.flight, self.lead)
+    }
+}
+
+/// The call that asks for the lock and runs. If it is dropped before it has [landed](Self::land),
+/// its first follower leads. Until it [holds](Self::holds) the lock, the lead may be [taken
+/// away](Flights::revoke), and dropping it then has no effect.
+pub(crate) struct Leader {
+    manager: Arc<Shared>,
+    flight: Arc<Flight>,
+    number: u64,
+    /// Makes the lock thread check that the call is polled.
+    // Boxed for the same reason as `closed`.
+    asking: Option<Box<Asking>>,
+    /// The followers at the time the flight was closed.
+    // Boxed to keep the futures of callers small, which contain a leader.
+    closed: Option<Box<Party>>,
+    landed: bool,
+}
+
+impl Leader {
+    fn new(manager: &Arc<Shared>, flight: &Arc<Flight>, number: u64, caller: Arc<Caller>) -> Self {
+        let (watchdog, _) = manager.pace();
+        let front = Arc::new(Led {
+            manager: Arc::clone(manager),
+            flight: Arc::clone(flight),
+            lead: number,
+        });
+        Self {
+            manager: Arc::clone(manager),
+            flight: Arc::clone(flight),
+            number,
+            asking: Some(Box::new(Asking::begin(
+                &manager.callers,
+                &watchdog,
+                caller,
+                Some(Ahead::Lead(front)),
+            ))),
+            closed: None,
+            landed: false,
+        }
+    }
+
+    /// Closes the flight: later calls do not follow this leader. Call it before the lock is
+    /// released.
+    pub(crate) fn close(&mut self) {
+        if !self.manager.host.is_forked() && self.closed.is_none() {
+            let mut flights = self.manager.flights.flights();
+            let leads = flights.get(&self.flight).is_some_and(|party| party.lead == self.number);
+            let party = if leads { flights.remove(&self.flight) } else { None };
+            drop(flights);
+            self.closed = Some(Box::new(party.unwrap_or_default()));
+        }
+    }
+
+    /// Returns the call that the lock thread watches until it has the lock.
+    pub(super) fn caller(&self) -> Option<Arc<Caller>> {
+        self.asking.as_ref().map(|asking| Arc::clone(&asking.caller))
+    }
+
+    /// Tells the followers which call has the lock.
+    pub(super) fn holds(&mut self, held: &Hold) {
+        self.asking = None;
+        let mut flights = self.manager.flights.flights();
+        let party = flights.get_mut(&self.flight);
+        if let Some(party) = party.filter(|party| party.lead == self.number) {
+            party.holder = Some(held.holder());
+        }
+    }
+
+    /// Gives every follower a clone of the result. `copy` is called only if there is a follower.
+    pub(crate) fn land(mut self, copy: impl FnOnce() -> Landed) {
+        self.close();
+        let is_followed = self.closed.as_ref().is_some_and(|party| !party.followers.is_empty());
+        if !self.manager.host.is_forked() && is_followed {
+            // User code: if it panics, this leader is dropped like any leader that fails.
+            let landed = copy();
+            for follower in self.closed.take().unwrap_or_default().followers.into_values() {
+                follower.give(Turn::Landed(Arc::clone(&landed)));
+            }
+        }
+        self.landed = true;
+    }
+
+    /// Leaves the lead. Returns the next leader and the number of its lead.
+    fn leave(&mut self) -> Option<(Arc<Follower>, u64)> {
+        let closed = self.closed.take();
+        let mut flights = self.manager.flights.flights();
+        let mut party = match (closed, flights.entry(Arc::clone(&self.flight))) {
+            (None, Entry::Vacant(_)) => return None,
+            (None, Entry::Occupied(party)) if party.get().lead != self.number => return None,
+            (None, Entry::Occupied(party)) => party.remove(),
+            (Some(closed), Entry::Vacant(_)) => *closed,
+            // Another call leads by now, and the followers of this leader follow that one.
+            (Some(mut closed), Entry::Occupied(mut party)) => {
+                // If that leader was no longer polled, one of these followers may be the first to
+                // replace it.
+                let called = if party.get().vacant {
+                    closed.followers.clone()
+                } else {
+                    BTreeMap::new()
+                };
+                for follower in called.values() {
+                    follower.called.store(true, Ordering::Release);
+                }
+                party.get_mut().followers.append(&mut closed.followers);
+                drop(flights);
+                for follower in called.into_values() {
+                    follower.caller.wake();
+                }
+                return None;
+            }
+        };
+        party.holder = None;
+        let (number, next) = party.followers.pop_first()?;
+        party.offered = Some((number, Arc::clone(&next)));
+        let lead = party.new_lead(&self.manager.host);
+        flights.insert(Arc::clone(&self.flight), party);
+        Some((next, lead))
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        // In a forked child, the flights may have been locked by a thread that does not exist here.
+        if self.landed || self.manager.host.is_forked() {
+            return;
+        }
+        if let Some((next, lead)) = self.leave() {
+            // If the next call has left meanwhile, its turn is dropped and the call behind it
+            // leads.
+            let caller = Arc::clone(&next.caller);
+            next.give(Turn::Lead(Self::new(&self.manager, &self.flight, lead, caller)));
+        }
+    }
+}
+
+/// The role of a call.
+pub(super) enum Joined {
+    /// It asks for the lock, and later calls follow it.
+    Leads(Leader),
+    /// It asks for the lock on its own, outside of any flight.
+    Alone,
+    /// It takes the result of another call.
+    Landed(Landed),
+}
+
+/// Joins the other calls of `function` with the same request and waits for their result, or leads
+/// with the rest of its `wait`.
+///
+/// A call inside a call tree that holds the lock neither follows nor leads: as a follower it would
+/// wait for itself.
+///
+/// Cancel safe: if dropped, it stops following, and a lead meant for it goes to another call.
+pub(super) async fn join<R: 'static>(
+    manager: &Arc<Shared>,
+    names: &Names,
+    options: &mut LockOptions,
+    function: Function,
+) -> Result<Joined, LockError> {
+    if manager.host.is_forked() || is_nested(manager, names, options) {
+        return Ok(Joined::Alone);
+    }
+    let flight = Flight {
+        names: names.clone(),
+        mode: options.mode().clone(),
+        function,
+        result: TypeId::of::<R>(),
+    };
+    let following = match board(manager, flight) {
+        Boarded::Leads(leader) => return Ok(Joined::Leads(leader)),
+        Boarded::Follows(following) => following,
+    };
+    let start = manager.clock.now();
+    let (_, timer) = manager.pace();
+    let turn = tokio::select! {
+        biased;
+        turn = following.turn() => turn,
+        () = manager.closed.cancelled() => {
+            return Err(LockError::Closed { key: following.name() });
+        }
+        () = manager.host.sleep(timer, options.wait) => return Err(following.busy(start)),
+    };
+    match turn {
+        Promotion::Leads(leader) => {
+            let left = options.wait.saturating_sub(manager.clock.now().since(start));
+            // The store cannot answer in less than a round trip, and with nothing left the call would
+            // try once for up to the response time-out. The lead goes on to the next call.
+            if left <= manager.usual_round_trip() && !options.wait.is_zero() {
+                return Err(following.busy(start));
+            }
+            options.wait = left;
+            Ok(Joined::Leads(leader))
+        }
+        Promotion::Landed(landed) => {
+            manager.stats.count(Event::Coalesced);
+            tracing::debug!(
+                key = &*following.name(),
+                function = options.site.function,
+                "took the result of a call that was under way"
+            );
+            Ok(Joined::Landed(landed))
+        }
+    }
+}
+
+/// Returns `true` if the call tree already holds a requested key: the call then re-enters the lock,
+/// or fails because it would wait for itself.
+fn is_nested(manager: &Arc<Shared>, names: &Names, options: &LockOptions) -> bool {
+    if call_tree::innermost().is_none() {
+        return false;
+    }
+    let whole = |key: &String| Arc::<str>::from(format!("{}{key}", manager.prefix));
+    let (first, others) = (whole(&names.first), names.others.iter().map(whole));
+    let others: Vec<_> = others.collect();
+    let keys = Keys {
+        first: &first,
+        others: &others,
+    };
+    let relation = call_tree::relation(manager, keys, options.mode(), options.reentrant);
+    !matches!(relation, Relation::None)
+}
+
+/// The position of a call on its flight.
+enum Boarded {
+    Leads(Leader),
+    Follows(Following),
+}
+
+fn board(manager: &Arc<Shared>, flight: Flight) -> Boarded {
+    let flight = Arc::new(flight);
+    let mut flights = manager.flights.flights();
+    match flights.entry(flight) {
+        Entry::Vacant(free) => {
+            let flight = Arc::clone(free.key());
+            let lead = free.insert(Party::default()).new_lead(&manager.host);
+            drop(flights);
+            Boarded::Leads(Leader::new(manager, &flight, lead, Arc::default()))
+        }
+        Entry::Occupied(mut party) if party.get().vacant => {
+            let flight = Arc::clone(party.key());
+            let lead = party.get_mut().new_lead(&manager.host);
+            drop(flights);
+            Boarded::Leads(Leader::new(manager, &flight, lead, Arc::default()))
+        }
+        Entry::Occupied(mut party) => {
+            let flight = Arc::clone(party.key());
+            // Unique across flights, since followers may move to another one.
+            let number = manager.host.number();
+            let follower = Arc::new(Follower {
+                turn: Mutex::new(Turn::NotYet),
+                caller: Arc::default(),
+                called: AtomicBool::new(false),
+            });
+            party.get_mut().followers.insert(number, Arc::clone(&follower));
+            drop(flights);
+            Boarded::Follows(Following {
+                manager: Arc::clone(manager),
+                flight,
+                number,
+                follower,
+            })
+        }
+    }
+}
+
+/// A call that follows. Dropping it leaves no trace.
+struct Following {
+    manager: Arc<Shared>,
+    flight: Arc<Flight>,
+    number: u64,
+    follower: Arc<Follower>,
+}
+
+/// The way in which a call has ceased to follow.
+enum Promotion {
+    Leads(Leader),
+    Landed(Landed),
+}
+
+impl Following {
+    /// Waits for a result, or for the lead. Cancel safe.
+    async fn turn(&self) -> Promotion {
+        poll_fn(|cx| {
+            self.follower.caller.is_polled(cx);
+            let came = self.come().or_else(|| self.step_in());
+            came.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    fn come(&self) -> Option<Promotion> {
+        let mut turn = self.follower.turn();
+        match std::mem::replace(&mut *turn, Turn::Over) {
+            Turn::Lead(leader) => Some(Promotion::Leads(leader)),
+            Turn::Landed(landed) => Some(Promotion::Landed(landed)),
+            Turn::NotYet => {
+                *turn = Turn::NotYet;
+                None
+            }
+            Turn::Over => None,
+        }
+    }
+
+    /// Takes the lead if no other call has it.
+    fn step_in(&self) -> Option<Promotion> {
+        if !self.follower.called.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        let mut flights = self.manager.flights.flights();
+        let party = flights.get_mut(&self.flight).filter(|party| party.vacant)?;
+        // Returns if the follower is no longer listed: it has been given a turn meanwhile.
+        party.followers.remove(&self.number)?;
+        let lead = party.new_lead(&self.manager.host);
+        drop(flights);
+        let caller = Arc::clone(&self.follower.caller);
+        Some(Promotion::Leads(Leader::new(&self.manager, &self.flight, lead, caller)))
+    }
+
+    fn busy(&self, start: Moment) -> LockError {
+        self.manager.stats.count(Event::Busy);
+        let waited: Duration = self.manager.clock.now().since(start);
+        let flights = self.manager.flights.flights();
+        let holder = flights.get(&self.flight).and_then(|party| party.holder.clone());
+        LockError::Busy {
+            key: self.name(),
+            waited,
+            holder: holder.map(Box::new),
+            retry_after: None,
+        }
+    }
+
+    /// Returns the keys as shown in messages.
+    fn name(&self) -> Box<str> {
+        self.flight.names.name()
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        if self.manager.host.is_forked() {
+            return;
+        }
+        let mut flights = self.manager.flights.flights();
+        let party = flights.get_mut(&self.flight);
+        let waited = party.and_then(|party| party.followers.remove(&self.number));
+        // A lead that arrived as this call left is in `turn`; dropping it passes it to the next
+        // follower. `Over` is set while the flights are locked, so `revoke` cannot take the lead
+        // back in between, which would make this call follow again. A lead that arrives later finds
+        // `Over`, and goes to the next follower too.
+        let turn = std::mem::replace(&mut *self.follower.turn(), Turn::Over);
+        let was_last = |party: &Party| party.vacant && party.followers.is_empty();
+        let is_over = flights.get(&self.flight).is_some_and(was_last);
+        let party = if is_over { flights.remove(&self.flight) } else { None };
+        drop(flights);
+        drop((turn, party, waited));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ConfigError, LockManager};
+
+    fn manager() -> Result<Arc<Shared>, ConfigError> {
+        Ok(Arc::clone(LockManager::builder("memory://").build()?.shared()))
+    }
+
+    fn flight() -> Flight {
+        Flight {
+            names: Names {
+                first: "k".to_owned(),
+                others: Box::default(),
+            },
+            mode: LockMode::Exclusive,
+            function: Function {
+                item: TypeId::of::<()>(),
+                body: "",
+            },
+            result: TypeId::of::<u32>(),
+        }
+    }
+
+    fn leads(boarded: Boarded) -> Option<Leader> {
+        match boarded {
+            Boarded::Leads(leader) => Some(leader),
+            Boarded::Follows(_) => None,
+        }
+    }
+
+    fn follows(boarded: Boarded) -> Option<Following> {
+        match boarded {
+            Boarded::Follows(following) => Some(following),
+            Boarded::Leads(_) => None,
+        }
+    }
+
+    fn land(leader: Option<Leader>) {
+        if let Some(leader) = leader {
+            leader.land(|| Arc::new(1_u32));
+        }
+    }
+
+    fn came(following: Option<&Following>) -> Option<Promotion> {
+        following.and_then(Following::come)
+    }
+
+    #[test]
+    fn one_that_leaves_while_it_is_called_to_lead_gives_the_lead_on() -> Result<(), ConfigError> {
+        let manager = manager()?;
+        let mut leader = leads(board(&manager, flight()));
+        let first = follows(board(&manager, flight()));
+        let second = follows(board(&manager, flight()));
+        // The drop of a leader, step by step: the next leader leaves between the two steps.
+        let next = leader.as_mut().and_then(Leader::leave);
+        drop(first);
+        if let (Some((next, lead)), Some(mut leader)) = (next, leader) {
+            leader.landed = true;
+            next.give(Turn::Lead(Leader::new(&manager, &leader.flight, lead, Arc::default())));
+        }
+        assert!(matches!(came(second.as_ref()), Some(Promotion::Leads(_))));
+        Ok(())
+    }
+
+    #[test]
+    fn one_that_leaves_late_takes_nobody_of_the_next_flight_along() -> Result<(), ConfigError> {
+        let manager = manager()?;
+        let leader = leads(board(&manager, flight()));
+        let before = follows(board(&manager, flight()));
+        land(leader);
+        let leader = leads(board(&manager, flight()));
+        let after = follows(board(&manager, flight()));
+        // Both calls are the first of their flights.
+        assert!(matches!(came(before.as_ref()), Some(Promotion::Landed(_))));
+        drop(before);
+        land(leader);
+        assert!(matches!(came(after.as_ref()), Some(Promotion::Landed(_))));
+        Ok(())
+    }
+
+    #[test]
+    fn those_of_a_closed_flight_that_fails_follow_the_one_that_leads_now() -> Result<(), ConfigError> {
+        let manager = manager()?;
+        let mut failing = leads(board(&manager, flight()));
+        let first = follows(board(&manager, flight()));
+        if let Some(failing) = &mut failing {
+            failing.close();
+        }
+        let leader = leads(board(&manager, flight()));
+        assert!(leader.is_some(), "a call that comes after the end does not follow");
+        let second = follows(board(&manager, flight()));
+        drop(failing);
+        assert!(came(first.as_ref()).is_none());
+        drop(leader);
+        // They lead in the order in which they came, and without calls there is no flight.
+        let leader = came(first.as_ref());
+        assert!(matches!(leader, Some(Promotion::Leads(_))));
+        drop(second);
+        drop(leader);
+        assert!(manager.flights.flights().is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn those_of_a_closed_flight_lead_if_it_fails_and_no_other_does() -> Result<(), ConfigError> {
+        let manager = manager()?;
+        let mut failing = leads(board(&manager, flight()));
+        let follower = follows(board(&manager, flight()));
+        if let Some(failing) = &mut failing {
+            failing.close();
+        }
+        drop(failing);
+        assert!(matches!(came(follower.as_ref()), Some(Promotion::Leads(_))));
+        Ok(())
+    }
+
+    /// Counts the wake-ups of a follower.
+    #[derive(Default)]
+    struct Woken(std::sync::atomic::AtomicU64);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn those_of_a_closed_flight_that_fails_are_woken_to_lead_where_no_call_leads() -> Result<(), ConfigError> {
+        let manager = manager()?;
+        let mut failing = leads(board(&manager, flight()));
+        let first = follows(board(&manager, flight()));
+        if let Some(failing) = &mut failing {
+            failing.close();
+        }
+        // The leader of the next flight is no longer polled, and neither is its follower.
+        let frozen = leads(board(&manager, flight()));
+        let second = follows(board(&manager, flight()));
+        let lead = frozen.as_ref().map_or(0, |leader| leader.number);
+        manager.flights.revoke(&Arc::new(flight()), lead);
+
+        let woken = Arc::new(Woken::default());
+        let waker = Arc::clone(&woken).into();
+        if let Some(first) = &first {
+            first.follower.caller.is_polled(&std::task::Context::from_waker(&waker));
+            assert!(first.step_in().is_none(), "it follows the one that is about to fail");
+        }
+        drop(failing);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "the follower is not woken");
+        let leader = first.as_ref().and_then(Following::step_in);
+        assert!(
+            matches!(leader, Some(Promotion::Leads(_))),
+            "the follower is woken for nothing"
+        );
+        drop((leader, first, second, frozen));
+        assert!(manager.flights.flights().is_empty());
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_call_without_time_for_a_round_trip_passes_the_lead_on() -> Result<(), ConfigError> {
+        let manager = manager()?;
+        manager.note_round_trip(Duration::from_secs(60));
+        let leader = leads(board(&manager, flight()));
+        let mut options = LockOptions::default();
+        options.wait = Duration::from_secs(30);
+        let Flight { names, function, .. } = flight();
+        let mut short = Box::pin(join::<u32>(&manager, &names, &mut options, function));
+        let mut unwoken = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(short.as_mut().poll(&mut unwoken).is_pending(), "it does not follow");
+        let behind = follows(board(&manager, flight()));
+        drop(leader);
+        let outcome = tokio::time::timeout(Duration::from_secs(10), short).await;
+        assert!(
+            matches!(outcome, Ok(Err(LockError::Busy { .. }))),
+            "it leads with less time than the store takes to answer"
+        );
+        assert!(matches!(came(behind.as_ref()), Some(Promotion::Leads(_))));
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_is_copied_for_nobody_and_nothing_stays() -> Result<(), ConfigError> {
+        let manager = manager()?;
+        let mut copies = 0;
+        if let Some(leader) = leads(board(&manager, flight())) {
+            leader.land(|| {
+                copies += 1;
+                Arc::new(1_u32)
+            });
+        }
+        drop(leads(board(&manager, flight())));
+        assert!(manager.flights.flights().is_empty());
+        assert_eq!(copies, 0);
+        Ok(())
+    }
+}

@@ -1,0 +1,810 @@
+//! Lets calls wait inside the process: the calls of one manager for one key stand in line, and only
+//! the call in front talks to the store. A lock that ends in front of a waiting call may pass to it
+//! without a round trip to the store.
+//!
+//! The handover inside a process is that of lock cohorting: Dice, Marathe and Shavit, *Lock
+//! Cohorting: A General Technique for Designing NUMA Locks*, 2012.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, btree_map};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use atomic_waker::AtomicWaker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::acquire::callers::{Ahead, Places};
+use crate::hold::upkeep::Watchdog;
+use crate::hold::{Backend, Hold, LocalQueues, LockOptions, QueueHead, Tenure};
+use crate::host::{Host, Moment};
+use crate::store::holder::Holder;
+use crate::store::{LeaveFree, StoreError};
+
+/// The lines of one manager.
+#[derive(Debug)]
+pub(super) struct Lines {
+    backend: Arc<Backend>,
+    by_key: Mutex<HashMap<Arc<str>, Line>>,
+}
+
+/// The line for one key. It exists while a call is in front or waits.
+#[derive(Debug, Default)]
+struct Line {
+    front: Front,
+    /// The number of the current place in front. A call with an earlier number was not polled, and
+    /// has lost the place.
+    place: u64,
+    /// `true` while no call is in front because all waiting calls are asleep. The first to wake up
+    /// or arrive takes the place.
+    vacant: bool,
+    /// The calls behind, in order of arrival.
+    waiting: BTreeMap<u64, Arc<Waiter>>,
+    next: u64,
+    /// The last turn offered.
+    offer: Option<Offer>,
+    /// The number under which the watchdog watches the line's offers, if it does.
+    watch: Option<u64>,
+    /// The moment since which, as far as is known, the lock has not been left free for clients of
+    /// other kinds.
+    taken_since: Option<Moment>,
+    /// `true` if the release under way may leave the lock free.
+    left_free: bool,
+}
+
+/// A turn offered to a call, which accepts it when it is polled. The watchdog takes an open offer
+/// back if the call is not polled between two sweeps.
+#[derive(Debug)]
+struct Offer {
+    number: u64,
+    waiter: Arc<Waiter>,
+}
+
+impl Line {
+    /// Creates a new place in front and returns its number, which is odd if the lock may have been
+    /// left free.
+    fn new_place(&mut self, host: &Host, left_free: bool) -> u64 {
+        // Unique across lines: one may end, and another one begin for the same key, while a call
+        // still has a former place.
+        self.vacant = false;
+        self.place = 2 * host.number() + u64::from(left_free);
+        self.place
+    }
+
+    /// Returns the first call that is awake, which is the next to be offered a turn.
+    fn first_awake(&self) -> Option<(u64, &Arc<Waiter>)> {
+        let mut waiting = self.waiting.iter();
+        waiting
+            .find(|(_, waiter)| !waiter.sign.is_missing())
+            .map(|(number, waiter)| (*number, waiter))
+    }
+
+    /// Takes a call out of the line in order to offer it a turn.
+    fn offer_to(&mut self, host: &Host, number: u64) -> Option<Offered> {
+        let waiter = self.waiting.remove(&number)?;
+        self.offer = Some(Offer {
+            number,
+            waiter: Arc::clone(&waiter),
+        });
+        let mut new_watch = None;
+        if self.watch.is_none() {
+            new_watch = Some(host.number());
+            self.watch = new_watch;
+        }
+        let left_free = std::mem::take(&mut self.left_free);
+        Some(Offered {
+            waiter,
+            new_watch,
+            left_free,
+        })
+    }
+}
+
+/// A call that receives a turn once the lines are unlocked.
+struct Offered {
+    waiter: Arc<Waiter>,
+    /// The number under which the watchdog has to watch the line from now on, if it does not yet.
+    new_watch: Option<u64>,
+    /// `true` if the lock may have been left free.
+    left_free: bool,
+}
+
+impl Offered {
+    fn give(self, turn: Turn, lines: &Arc<Lines>, key: &Arc<str>) {
+        self.waiter.give(turn);
+        if let Some(watch) = self.new_watch {
+            let host = lines.backend.host.clone();
+            let (lines, key) = (Arc::downgrade(lines), Arc::clone(key));
+            self.waiter.watchdog.watch_calls(&host, move |_| {
+                let lines = lines.upgrade();
+                lines.is_some_and(|lines| lines.sweep(&key, watch))
+            });
+        }
+    }
+}
+
+/// The state of the call in front.
+#[derive(Debug, Default)]
+enum Front {
+    /// It is asking the store, or is about to.
+    #[default]
+    Asking,
+    /// It has asked, with this answer.
+    Told(Contention),
+    /// It has the lock.
+    Holding(Arc<Hold>),
+}
+
+impl Front {
+    /// Returns the call's latest information about the lock.
+    fn heard(&self) -> Option<Contention> {
+        match self {
+            Self::Asking => None,
+            Self::Told(news) => Some(news.clone()),
+            Self::Holding(held) => Some(Contention {
+                holder: Some(held.holder()),
+                remaining: (!held.has_ended()).then(|| held.deadline().since(held.now())),
+                error: None,
+            }),
+        }
+    }
+}
+
+/// The latest information about a lock that is not available.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Contention {
+    pub(super) holder: Option<Holder>,
+    pub(super) remaining: Option<Duration>,
+    /// The last answer, if it was an error and not "busy".
+    pub(super) error: Option<StoreError>,
+}
+
+/// One call in line.
+#[derive(Debug)]
+struct Waiter {
+    turn: Mutex<Turn>,
+    task: AtomicWaker,
+    sign: SignOfLife,
+    /// A lock can pass to the call only if its lease, `lock_delay` and watchdog are these, and only
+    /// if `renew` is set.
+    lease: Duration,
+    lock_delay: Duration,
+    renew: bool,
+    watchdog: Arc<Watchdog>,
+}
+
+/// The state of a waiting call: awake, asked for a sign of life, or asleep. A sweep asks for a sign
+/// of life by waking the call; without one by the next sweep, the call counts as asleep. In between
+/// it counts as awake: otherwise a turn that comes just after a sweep would find every call asleep.
+#[derive(Debug, Default)]
+struct SignOfLife(AtomicU8);
+
+impl SignOfLife {
+    const GIVEN: u8 = 0;
+    const ASKED_FOR: u8 = 1;
+    const MISSING: u8 = 2;
+
+    /// Records that the call is polled. Returns `true` if a sign was asked for, so that the call
+    /// may have counted as asleep.
+    fn give(&self) -> bool {
+        self.0.swap(Self::GIVEN, Ordering::Relaxed) != Self::GIVEN
+    }
+
+    /// Asks for a sign; the caller then wakes the call. Returns `true` if the previous sign is
+    /// missing.
+    fn ask(&self) -> bool {
+        let before = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sign| match sign {
+                Self::GIVEN => Some(Self::ASKED_FOR),
+                _ => Some(Self::MISSING),
+            });
+        before != Ok(Self::GIVEN)
+    }
+
+    /// Marks the call as asleep until it gives a sign.
+    fn miss(&self) {
+        self.0.store(Self::MISSING, Ordering::Relaxed);
+    }
+
+    fn is_missing(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::MISSING
+    }
+}
+
+#[derive(Debug)]
+enum Turn {
+    NotYet,
+    /// The call is in front, and has to ask the store.
+    Front(QueueHead),
+    /// The call got the lock from the call that was in front.
+    Handed(Handover),
+    /// The call has taken its turn, or has left.
+    Over,
+}
+
+impl Waiter {
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a turn to the call. If the call has left, the turn is dropped and goes to the next
+    /// call.
+    fn give(&self, turn: Turn) {
+        let mut mine = self.turn();
+        if matches!(*mine, Turn::Over) {
+            drop(mine);
+            drop(turn);
+            return;
+        }
+        *mine = turn;
+        drop(mine);
+        self.task.wake();
+    }
+}
+
+impl Lines {
+    pub(super) fn new(backend: &Arc<Backend>) -> Arc<Self> {
+        Arc::new(Self {
+            backend: Arc::clone(backend),
+            by_key: Mutex::default(),
+        })
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<Arc<str>, Line>> {
+        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes back a turn on offer if its call has not been polled since the last sweep. Returns
+    /// `false` if the line needs no further sweep.
+    pub(super) fn sweep(&self, key: &Arc<str>, watch: u64) -> bool {
+        let mut lines = self.lines();
+        // The key may have another line by now.
+        let Some(line) = lines.get_mut(key).filter(|line| line.watch == Some(watch)) else {
+            return false;
+        };
+        let Some(offer) = line.offer.take() else {
+            line.watch = None;
+            return false;
+        };
+        let mut turn = offer.waiter.turn();
+        match *turn {
+            // The offer was accepted, or its call has left.
+            Turn::Over => return true,
+            // The turn is about to be given.
+            Turn::NotYet => {
+                drop(turn);
+                line.offer = Some(offer);
+                return true;
+            }
+            Turn::Front(_) | Turn::Handed(_) => {}
+        }
+        // Asks while the turn is locked, since the call gives its sign under the same lock.
+        let is_asleep = offer.waiter.sign.ask();
+        let taken_back = is_asleep.then(|| std::mem::replace(&mut *turn, Turn::NotYet));
+        drop(turn);
+        // The calls behind it are asked too: they may be in the same runtime, and stand still with
+        // it.
+        let mut asked = Vec::new();
+        for waiter in line.waiting.values() {
+            waiter.sign.ask();
+            asked.push(Arc::clone(waiter));
+        }
+        if taken_back.is_some() {
+            line.waiting.insert(offer.number, offer.waiter);
+        } else {
+            asked.push(Arc::clone(&offer.waiter));
+            line.offer = Some(offer);
+        }
+        drop(lines);
+        for waiter in asked {
+            waiter.task.wake();
+        }
+        // Dropping the turn releases any lock in it, and gives the place to the next call awake.
+        drop(taken_back);
+        true
+    }
+
+    /// Takes the place in front from a call that is no longer polled, if other calls wait behind
+    /// it. The first of them to be polled gets it.
+    pub(super) fn revoke(&self, key: &Arc<str>, place: u64) {
+        let mut lines = self.lines();
+        let Some(line) = lines.get_mut(key).filter(|line| line.place == place) else {
+            return;
+        };
+        if line.waiting.is_empty() {
+            return;
+        }
+        line.place = 0;
+        line.vacant = true;
+        let asked: Vec<_> = line.waiting.values().cloned().collect();
+        for waiter in &asked {
+            waiter.sign.miss();
+        }
+        drop(lines);
+        for waiter in asked {
+            waiter.task.wake();
+        }
+    }
+
+    /// Leaves the front of a line. Returns the next call and the number of its place.
+    fn next_after(&self, key: &Arc<str>, place: u64) -> Option<(Offered, u64)> {
+        let mut lines = self.lines();
+        let Entry::Occupied(mut line) = lines.entry(Arc::clone(key)) else {
+            return None;
+        };
+        if line.get().place != place {
+            return None;
+        }
+        let before = std::mem::take(&mut line.get_mut().front);
+        let mut next = None;
+        if line.get().waiting.is_empty() {
+            line.remove();
+        } else {
+            let line = line.get_mut();
+            let number = line.first_awake().map(|(number, _)| number);
+            let offered = number.and_then(|number| line.offer_to(&self.backend.host, number));
+            line.place = 0;
+            line.vacant = offered.is_none();
+            next = offered.map(|offered| {
+                let place = line.new_place(&self.backend.host, offered.left_free);
+                (offered, place)
+            });
+            // This is the best information until the next call has asked.
+            line.front = before.heard().map_or(Front::Asking, Front::Told);
+        }
+        drop(lines);
+        drop(before);
+        next
+    }
+
+    /// Returns the conditions on which the release by the call in front may leave the lock free for
+    /// a while. Returns `None` if a call in line is awake and the line has not yet kept the lock
+    /// for `settings.every`.
+    fn leave_how_free(&self, key: &Arc<str>, place: u64, now: Moment, settings: LeaveFree) -> Option<LeaveFree> {
+        let mut lines = self.lines();
+        let line = lines.get_mut(key).filter(|line| line.place == place);
+        let line = line.filter(|line| line.first_awake().is_some());
+        let Some(line) = line else {
+            return Some(settings);
+        };
+        let since = *line.taken_since.get_or_insert(now);
+        if now.since(since) < settings.every {
+            return None;
+        }
+        line.taken_since = Some(now);
+        line.left_free = true;
+        Some(LeaveFree {
+            is_due: true,
+            ..settings
+        })
+    }
+}
+
+/// A lock on its way from one call to the next. Dropping it on the way releases the lock.
+pub(super) struct Handover {
+    /// The former call's hold, whose guard has ended.
+    pub(super) held: Arc<Hold>,
+    place: Option<QueueHead>,
+    /// Lets `shutdown` wait for this lock.
+    _tracked: TaskTrackerToken,
+}
+
+impl Handover {
+    /// Takes over the lock and the place in front.
+    pub(super) fn accept(mut self) -> (Arc<Tenure>, Option<QueueHead>) {
+        (Arc::clone(&self.held.tenure), self.place.take())
+    }
+
+    /// Releases the lock and keeps the place in front.
+    pub(super) fn give_back(mut self) -> Option<QueueHead> {
+        self.release();
+        self.place.take()
+    }
+
+    fn release(&self) {
+        self.held.tenure.forget();
+        self.held.watchdog.release_later(&self.held);
+    }
+}
+
+impl std::fmt::Debug for Handover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Handover").field(&self.held).finish()
+    }
+}
+
+impl Drop for Handover {
+    fn drop(&mut self) {
+        if self.place.is_some() {
+            self.release();
+        }
+    }
+}
+
+/// The way in which a call has come to the front.
+#[derive(Debug)]
+pub(super) enum Promotion {
+    /// It has to ask the store.
+    InFront(QueueHead),
+    /// It may continue with this lock, which is on offer until it [accepts](Waiting::accept) it.
+    Handed(Arc<Hold>),
+}
+
+/// Creates the handle of a place in front.
+fn head(lines: &Arc<Lines>, key: &Arc<str>, number: u64) -> QueueHead {
+    QueueHead::new(Arc::clone(lines) as _, key, number)
+}
+
+/// Joins the line for the key.
+pub(super) fn enter(queues: &Arc<Lines>, key: &Arc<str>, options: &LockOptions, watchdog: &Arc<Watchdog>) -> Position {
+    let mut lines = queues.lines();
+    let line = match lines.entry(Arc::clone(key)) {
+        Entry::Occupied(line) if !line.get().vacant => line.into_mut(),
+        Entry::Occupied(mut line) => {
+            let number = line.get_mut().new_place(&queues.backend.host, false);
+            drop(lines);
+            return Position::InFront(head(queues, key, number));
+        }
+        Entry::Vacant(free) => {
+            let number = free.insert(Line::default()).new_place(&queues.backend.host, false);
+            drop(lines);
+            return Position::InFront(head(queues, key, number));
+        }
+    };
+    let number = line.next;
+    line.next += 1;
+    let waiter = Arc::new(Waiter {
+        turn: Mutex::new(Turn::NotYet),
+        task: AtomicWaker::new(),
+        sign: SignOfLife::default(),
+        lease: options.lease,
+        lock_delay: options.lock_delay,
+        renew: options.renew,
+        watchdog: Arc::clone(watchdog),
+    });
+    line.waiting.insert(number, Arc::clone(&waiter));
+    drop(lines);
+    Position::Behind(Waiting {
+        queues: Arc::clone(queues),
+        key: Arc::clone(key),
+        number,
+        waiter,
+    })
+}
+
+/// Takes the place in front if it is free.
+pub(super) fn enter_if_free(queues: &Arc<Lines>, key: &Arc<str>) -> Option<QueueHead> {
+    let mut lines = queues.lines();
+    let number = match lines.entry(Arc::clone(key)) {
+        Entry::Occupied(line) if !line.get().vacant => return None,
+        Entry::Occupied(mut line) => line.get_mut().new_place(&queues.backend.host, false),
+        Entry::Vacant(free) => free.insert(Line::default()).new_place(&queues.backend.host, false),
+    };
+    drop(lines);
+    Some(head(queues, key, number))
+}
+
+impl Lines {
+    fn show(&self, key: &Arc<str>, place: u64, front: Front) {
+        let mut lines = self.lines();
+        let before = lines
+            .get_mut(key)
+            .filter(|line| line.place == place)
+            .map(|line| std::mem::replace(&mut line.front, front));
+        drop(lines);
+        drop(before);
+    }
+
+    /// Passes the store's answer on to the calls behind.
+    pub(super) fn tell(&self, head: &QueueHead, news: &Contention) {
+        self.show(&head.key, head.number, Front::Told(news.clone()));
+    }
+}
+
+/// Returns the pause for which the previous call in front may have left the lock free for other
+/// clients, or `None` if it did not.
+pub(super) fn left_free(backend: &Backend, head: &QueueHead) -> Option<Duration> {
+    let settings = backend.leave_free.filter(|_| head.number % 2 == 1)?;
+    Some(settings.pause)
+}
+
+/// Returns a handle by which the lock thread can take the place away.
+pub(super) fn ahead(lines: &Arc<Lines>, head: &QueueHead) -> Ahead {
+    Ahead::Place {
+        lines: Arc::clone(lines) as _,
+        key: Arc::clone(&head.key),
+        number: head.number,
+    }
+}
+
+impl Places for Lines {
+    fn revoke(&self, key: &Arc<str>, number: u64) {
+        Self::revoke(self, key, number);
+    }
+
+    fn is_followed(&self, key: &Arc<str>, number: u64) -> bool {
+        let lines = self.lines();
+        lines
+            .get(key)
+            .is_some_and(|line| line.place == number && !line.waiting.is_empty())
+    }
+}
+
+impl LocalQueues for Lines {
+    fn holds(&self, key: &Arc<str>, place: u64, held: &Arc<Hold>) {
+        self.show(key, place, Front::Holding(Arc::clone(held)));
+    }
+
+    fn is_followed(&self, key: &Arc<str>, place: u64) -> bool {
+        let lines = self.lines();
+        lines
+            .get(key)
+            .is_some_and(|line| line.place == place && line.first_awake().is_some())
+    }
+
+    fn leave_free(&self, key: &Arc<str>, place: u64) -> Option<LeaveFree> {
+        let settings = self.backend.leave_free?;
+        self.leave_how_free(key, place, self.backend.clock.now(), settings)
+    }
+
+    fn leave(self: Arc<Self>, key: &Arc<str>, place: u64) {
+        // In a forked child, the lines may have been locked by a thread that does not exist here.
+        if self.backend.host.is_forked() {
+            return;
+        }
+        if let Some((next, number)) = self.next_after(key, place) {
+            // If the next call has left meanwhile, its turn is dropped and the call behind it gets
+            // the place.
+            next.give(Turn::Front(head(&self, key, number)), &self, key);
+        }
+    }
+
+    fn pass(self: Arc<Self>, head: QueueHead, hold: &Arc<Hold>) -> Result<(), QueueHead> {
+        let waiter = {
+            let mut lines = self.lines();
+            let line = lines.get_mut(&head.key).filter(|line| line.place == head.number);
+            line.and_then(|line| {
+                let (number, waiter) = line.first_awake()?;
+                let fits = waiter.lease == hold.options.lease
+                    && waiter.lock_delay == hold.options.lock_delay
+                    && waiter.renew
+                    && std::ptr::addr_eq(Arc::as_ptr(&waiter.watchdog), Arc::as_ptr(&hold.watchdog));
+                if fits {
+                    line.offer_to(&self.backend.host, number)
+                } else {
+                    None
+                }
+            })
+        };
+        let Some(waiter) = waiter else { return Err(head) };
+        // From here on, findings of the watchdog concern the next call and no longer the one that
+        // has ended.
+        hold.tenure.part();
+        let key = Arc::clone(&head.key);
+        let passed = Handover {
+            held: Arc::clone(hold),
+            _tracked: hold.manager.held.token(),
+            place: Some(head),
+        };
+        waiter.give(Turn::Handed(passed), &self, &key);
+        Ok(())
+    }
+}
+
+/// The position of a call in its line.
+pub(super) enum Position {
+    InFront(QueueHead),
+    Behind(Waiting),
+}
+
+/// A call in line that is not in front. Dropping it leaves no trace.
+pub(super) struct Waiting {
+    queues: Arc<Lines>,
+    key: Arc<str>,
+    number: u64,
+    waiter: Arc<Waiter>,
+}
+
+impl Waiting {
+    /// Waits for the front. Cancel safe.
+    pub(super) async fn turn(&self) -> Promotion {
+        poll_fn(|cx| {
+            self.waiter.task.register(cx.waker());
+            let came = self.come().or_else(|| self.wake_up());
+            came.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// Takes the place in front if it is vacant because all waiting calls were asleep.
+    fn wake_up(&self) -> Option<Promotion> {
+        if !self.waiter.sign.give() {
+            return None;
+        }
+        let mut lines = self.queues.lines();
+        let line = lines.get_mut(&self.key)?;
+        let is_here = line
+            .waiting
+            .get(&self.number)
+            .is_some_and(|waiter| Arc::ptr_eq(waiter, &self.waiter));
+        if !line.vacant || !is_here {
+            return None;
+        }
+        let number = line.new_place(&self.queues.backend.host, false);
+        line.waiting.remove(&self.number);
+        drop(lines);
+        Some(Promotion::InFront(head(&self.queues, &self.key, number)))
+    }
+
+    fn come(&self) -> Option<Promotion> {
+        let mut turn = self.waiter.turn();
+        match std::mem::replace(&mut *turn, Turn::Over) {
+            Turn::Front(place) => Some(Promotion::InFront(place)),
+            Turn::Handed(passed) => {
+                self.waiter.sign.give();
+                let held = Arc::clone(&passed.held);
+                *turn = Turn::Handed(passed);
+                Some(Promotion::Handed(held))
+            }
+            Turn::NotYet => {
+                *turn = Turn::NotYet;
+                None
+            }
+            Turn::Over => None,
+        }
+    }
+
+    /// Returns `true` while this lock is on offer. Asking shows that the call is awake.
+    fn is_offered(&self, held: &Arc<Hold>) -> bool {
+        let turn = self.waiter.turn();
+        let is_offered = matches!(&*turn, Turn::Handed(passed) if Arc::ptr_eq(&passed.held, held));
+        if is_offered {
+            self.waiter.sign.give();
+        }
+        is_offered
+    }
+
+    /// Waits until a lock on offer is taken back, which happens if this future is no longer polled.
+    /// Cancel safe.
+    pub(super) async fn withdrawn(&self, held: &Arc<Hold>) {
+        poll_fn(|cx| {
+            self.waiter.task.register(cx.waker());
+            if self.is_offered(held) {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
+        })
+        .await;
+    }
+
+    /// Takes a lock on offer. Returns `None` if it was taken back and the call stands in line
+    /// again.
+    pub(super) fn accept(&self, held: &Arc<Hold>) -> Option<Handover> {
+        let mut turn = self.waiter.turn();
+        match std::mem::replace(&mut *turn, Turn::Over) {
+            Turn::Handed(passed) if Arc::ptr_eq(&passed.held, held) => Some(passed),
+            other => {
+                *turn = other;
+                None
+            }
+        }
+    }
+
+    /// Returns the latest information about the lock, or `None` if the line has ended or the call
+    /// in front has no answer yet.
+    pub(super) fn news(&self) -> Option<Contention> {
+        let lines = self.queues.lines();
+        lines.get(&self.key)?.front.heard()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.queues.backend.host.is_forked() {
+            return;
+        }
+        let mut lines = self.queues.lines();
+        let waited = lines.get_mut(&self.key).and_then(|line| {
+            // The key may have another line by now, with another call under this number.
+            let btree_map::Entry::Occupied(at) = line.waiting.entry(self.number) else {
+                return None;
+            };
+            Arc::ptr_eq(at.get(), &self.waiter).then(|| at.remove())
+        });
+        // A turn that arrived as this call left is in `turn`; dropping it passes it to the next
+        // call. `Over` is set while the lines are locked, so a sweep cannot take the turn back in
+        // between, which would put this call in line again. A turn that arrives later finds `Over`,
+        // and goes to the next call too.
+        let turn = std::mem::replace(&mut *self.waiter.turn(), Turn::Over);
+        let was_last = lines
+            .get(&self.key)
+            .is_some_and(|line| line.vacant && line.waiting.is_empty());
+        let line = if was_last { lines.remove(&self.key) } else { None };
+        drop(lines);
+        drop((turn, line, waited));
+    }
+}
+
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ConfigError, LockManager};
+
+    fn behind(entered: Position) -> Option<Waiting> {
+        match entered {
+            Position::Behind(waiting) => Some(waiting),
+            Position::InFront(_) => None,
+        }
+    }
+
+    #[test]
+    fn a_call_that_leaves_takes_nobody_else_along() -> Result<(), ConfigError> {
+        let manager = Arc::clone(LockManager::builder("memory://").build()?.shared());
+        let (watchdog, _) = manager.pace();
+        let key: Arc<str> = "k".into();
+        let enter = || super::enter(&manager.lines, &key, &LockOptions::default(), &watchdog);
+        let front = enter();
+        let first = behind(enter());
+        drop(front);
+        // The first call gets its turn and is dropped midway: first its turn …
+        drop(first.as_ref().and_then(Waiting::come));
+        // … then two other calls come …
+        let front = enter();
+        let second = behind(enter());
+        // … then the rest of it.
+        drop(first);
+        drop(front);
+        assert!(
+            second.and_then(|second| second.come()).is_some(),
+            "nobody calls the second one"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_call_that_was_just_asked_for_a_sign_of_life_gets_its_turn() -> Result<(), ConfigError> {
+        let manager = Arc::clone(LockManager::builder("memory://").build()?.shared());
+        let (watchdog, _) = manager.pace();
+        let key: Arc<str> = "k".into();
+        let enter = || super::enter(&manager.lines, &key, &LockOptions::default(), &watchdog);
+        let front = enter();
+        let (first, second) = (behind(enter()), behind(enter()));
+        drop(front);
+        let watch = manager.lines.lines().get(&key).and_then(|line| line.watch).unwrap();
+        // A sweep asks all calls for a sign, and the first one leaves before the second is polled.
+        assert!(manager.lines.sweep(&key, watch));
+        drop(first);
+        assert!(second.and_then(|second| second.come()).is_some(), "it counts as asleep");
+        Ok(())
+    }
+
+    #[test]
+    fn a_call_that_leaves_while_its_turn_is_on_its_way_leaves_no_line_behind() -> Result<(), ConfigError> {
+        let manager = Arc::clone(LockManager::builder("memory://").build()?.shared());
+        let (watchdog, _) = manager.pace();
+        let key: Arc<str> = "k".into();
+        let front = enter(&manager.lines, &key, &LockOptions::default(), &watchdog);
+        let behind = behind(enter(&manager.lines, &key, &LockOptions::default(), &watchdog));
+        let Position::InFront(place) = front else {
+            panic!("another call is in front")
+        };
+        // The end of the place in front, in two steps: the next call is found …
+        let next = manager.lines.next_after(&key, place.number);
+        // … and is gone before it is told.
+        drop(behind);
+        if let Some((next, number)) = next {
+            next.give(Turn::Front(head(&manager.lines, &key, number)), &manager.lines, &key);
+        }
+        drop(place);
+        assert!(
+            manager.lines.lines().is_empty(),
+            "a call that has left keeps the place in front"
+        );
+        Ok(())
+    }
+}

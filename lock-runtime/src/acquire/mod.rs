@@ -1,0 +1,435 @@
+//! Takes locks. A call first stands in line with the other calls of this process, and then gets the
+//! lock from the call in front of it or from the store.
+
+mod attempt;
+mod callers;
+mod coalesce;
+mod local_queue;
+mod multi;
+mod shared;
+mod unconfirmed;
+
+use std::any::TypeId;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::acquire::attempt::{Progress, Step};
+use crate::acquire::coalesce::{Function, Joined};
+use crate::acquire::local_queue::{Contention, Position, Promotion, Waiting};
+pub(crate) use crate::acquire::{
+    coalesce::{Landed, Leader},
+    shared::{Observer, Shared},
+};
+use crate::diagnostics;
+use crate::error::{LockError, chain};
+use crate::hold::call_tree::{self, HeldLock, Relation};
+use crate::hold::guard::Guard;
+use crate::hold::upkeep::Watchdog;
+use crate::hold::{Grant, Hold, LockOptions, QueueHead};
+use crate::host::{Moment, Sleep, Timer};
+use crate::key::{Keys, Names};
+use crate::stats::Event;
+use crate::store::{Fence, LockMode, StoreError};
+
+/// Takes a lock.
+///
+/// Cancel safe: if dropped at any await, it leaves nothing behind, since dropping it releases an
+/// attempt under way.
+// Not an `async fn`, whose future would hold the arguments twice: thousands of calls may wait.
+#[allow(clippy::manual_async_fn)]
+pub(crate) fn acquire<T: 'static>(
+    request: impl FnOnce() -> Result<(Arc<Shared>, Names, LockOptions), LockError> + Send + 'static,
+    wrap: fn(Guard) -> T,
+) -> impl Future<Output = Result<T, LockError>> + Send + 'static {
+    async move {
+        let (manager, names, options) = request()?;
+        let mut acquisition = Acquisition::new(manager, names, options)?;
+        if let Some(guard) = acquisition.within.take() {
+            // Boxed, since it is rare.
+            return Box::pin(nested(*guard, acquisition.options.fencing)).await.map(wrap);
+        }
+        let mut seen = Progress::default();
+        let result = acquisition.take(&mut seen).await;
+        acquisition.record(&seen, result.as_ref());
+        result.map(|grant| wrap(acquisition.hold(grant)))
+    }
+}
+
+/// Takes the lock of a call whose body has the type `F` and whose function contains an item of the
+/// type `I`. Returns its guard, and its lead if later calls follow it; or, as `Err`, the result of
+/// another such call that was under way.
+///
+/// Cancel safe: if dropped, it leaves nothing behind.
+pub(crate) async fn acquire_or_share<F, I: 'static>(
+    manager: Arc<Shared>,
+    names: Names,
+    mut options: LockOptions,
+) -> Result<(Guard, Option<Box<Leader>>), Result<F::Output, LockError>>
+where
+    F: Future,
+    F::Output: Clone + Send + Sync + 'static,
+{
+    let function = Function {
+        item: TypeId::of::<I>(),
+        body: std::any::type_name::<F>(),
+    };
+    let joined = coalesce::join::<F::Output>(&manager, &names, &mut options, function).await;
+    let leader = match joined.map_err(Err)? {
+        Joined::Leads(leader) => Some(Box::new(leader)),
+        Joined::Alone => None,
+        Joined::Landed(landed) => match landed.downcast_ref::<F::Output>() {
+            Some(result) => return Err(Ok(result.clone())),
+            // Never happens: the type is part of the flight's identity.
+            None => None,
+        },
+    };
+    acquire_leading(manager, names, options, leader).await.map_err(Err)
+}
+
+// Not generic, so that it is compiled once.
+async fn acquire_leading(
+    manager: Arc<Shared>,
+    names: Names,
+    options: LockOptions,
+    mut leader: Option<Box<Leader>>,
+) -> Result<(Guard, Option<Box<Leader>>), LockError> {
+    let acquired = acquire(move || Ok((manager, names, options)), |guard| guard);
+    let guard = match leader.as_deref().and_then(Leader::caller) {
+        Some(caller) => caller.attend(acquired).await?,
+        None => acquired.await?,
+    };
+    if let Some(leader) = &mut leader {
+        leader.holds(guard.held());
+    }
+    Ok((guard, leader))
+}
+
+/// Re-enters a lock that the call tree holds.
+async fn nested(guard: Guard, fencing: bool) -> Result<Guard, LockError> {
+    if fencing {
+        HeldLock::new(Arc::clone(guard.held())).fencing_token().await?;
+    }
+    Ok(guard)
+}
+
+/// One call on its way to its lock.
+struct Acquisition {
+    manager: Arc<Shared>,
+    options: LockOptions,
+    key: Arc<str>,
+    /// The other keys of a call for several locks, after the first in order.
+    others: Box<[Arc<str>]>,
+    parent: Option<Arc<Hold>>,
+    /// The guard of a lock that the call tree already holds and the call may re-enter.
+    within: Option<Box<Guard>>,
+    timer: Timer,
+    watchdog: Arc<Watchdog>,
+    span: tracing::Span,
+    start: Moment,
+    /// Lets `shutdown` wait for the outcome.
+    _tracked: TaskTrackerToken,
+}
+
+impl Acquisition {
+    fn new(manager: Arc<Shared>, names: Names, options: LockOptions) -> Result<Self, LockError> {
+        let span = tracing::debug_span!(
+            "distributed_lock",
+            template = %options.site.templates.join(", "),
+            key = %names.first,
+            wait = tracing::field::Empty,
+            attempts = tracing::field::Empty,
+            holder = tracing::field::Empty,
+            fence = tracing::field::Empty,
+            outcome = tracing::field::Empty,
+        );
+        options.check(&names, &manager)?;
+        // Inserts the prefix in place, since most keys have spare capacity for it.
+        let whole = |mut key: String| {
+            key.insert_str(0, &manager.prefix);
+            Arc::<str>::from(key)
+        };
+        let key = whole(names.first);
+        let others: Box<[_]> = names.others.into_iter().map(whole).collect();
+        let name = || manager.name(&key).into();
+        let parent = call_tree::innermost();
+        let mut within = None;
+        if parent.is_some() {
+            let keys = Keys {
+                first: &key,
+                others: &others,
+            };
+            match call_tree::relation(&manager, keys, options.mode(), options.reentrant) {
+                Relation::None => {}
+                Relation::Within(outer) => within = Guard::nested(outer, options.on_lost).map(Box::new),
+                Relation::Deadlock => return Err(LockError::WouldDeadlock { key: name() }),
+            }
+        }
+        let (watchdog, timer) = manager.pace();
+        if timer == Timer::LockThread
+            && let Err(error) = manager.host.start()
+        {
+            return Err(LockError::Store {
+                key: name(),
+                source: StoreError::permanent(error),
+            });
+        }
+        // Not in a forked child, which has failed above: a thread of its parent may hold that lock.
+        // A call that does not wait cannot close a circle.
+        if parent.is_some() && within.is_none() && !options.wait.is_zero() {
+            diagnostics::note(&manager.host, options.site.templates, options.site.function);
+        }
+        Ok(Self {
+            start: manager.clock.now(),
+            _tracked: manager.held.token(),
+            manager,
+            options,
+            key,
+            others,
+            parent,
+            within,
+            timer,
+            watchdog,
+            span,
+        })
+    }
+
+    async fn take(&self, seen: &mut Progress) -> Result<Grant, LockError> {
+        if !self.others.is_empty() {
+            return Box::pin(self.take_all(seen)).await;
+        }
+        // Fair calls, and calls in a mode that several may hold, each stand in the store's queue
+        // themselves.
+        let place = if self.options.fair || *self.options.mode() != LockMode::Exclusive {
+            None
+        } else if self.options.wait.is_zero() {
+            local_queue::enter_if_free(&self.manager.lines, &self.key)
+        } else {
+            match local_queue::enter(&self.manager.lines, &self.key, &self.options, &self.watchdog) {
+                Position::InFront(place) => Some(place),
+                Position::Behind(waiting) => loop {
+                    match self.stand_in_line(&waiting, seen).await? {
+                        Promotion::InFront(place) => break Some(place),
+                        Promotion::Handed(held) => match Box::pin(self.take_over(&waiting, &held, seen)).await {
+                            Some(Ok(grant)) => return Ok(grant),
+                            Some(Err(place)) => break place,
+                            None => {}
+                        },
+                    }
+                },
+            }
+        };
+        let mut grant = match self.attempt_now(seen) {
+            Some(Ok(Step::Won(grant))) => grant,
+            // Boxed, so that the futures of calls that wait in line have no room for it.
+            first => Box::pin(self.contend(place.as_ref(), first, seen)).await?,
+        };
+        grant.place = place;
+        Ok(grant)
+    }
+
+    /// Returns a future that completes after `span`.
+    fn sleep(&self, span: Duration) -> Sleep {
+        self.manager.host.sleep(self.timer, span)
+    }
+
+    /// Waits behind other calls of this process.
+    async fn stand_in_line(&self, waiting: &Waiting, seen: &mut Progress) -> Result<Promotion, LockError> {
+        tokio::select! {
+            biased;
+            () = self.manager.closed.cancelled() => {}
+            came = waiting.turn() => {
+                // If no time is left to ask the store, this call reports the last answer that the
+                // calls in front of it had.
+                seen.news = waiting.news().unwrap_or_default();
+                return Ok(came);
+            }
+            () = self.sleep(self.left(self.manager.clock.now())) => {}
+        }
+        seen.news = waiting.news().unwrap_or_else(|| Contention {
+            error: Some(StoreError::transient(
+                "the store has not answered the call in front of this one within `wait`",
+            )),
+            ..Contention::default()
+        });
+        Err(self.give_up(seen))
+    }
+
+    /// Continues with a lock that another call of this process has finished with. Returns `None` if
+    /// the lock was taken back because this call was not polled, and `Err` if the lock is of no
+    /// more use.
+    async fn take_over(
+        &self,
+        waiting: &Waiting,
+        held: &Arc<Hold>,
+        seen: &mut Progress,
+    ) -> Option<Result<Grant, Option<QueueHead>>> {
+        let answer = if self.options.fencing {
+            let answer = self.manager.store.fence(&held.key, &held.value);
+            // The lock stays on offer meanwhile. A token that comes too late is wasted.
+            tokio::select! {
+                biased;
+                answer = self.manager.host.timeout(self.timer, self.budget(self.manager.clock.now()), answer) => Some(answer),
+                () = waiting.withdrawn(held) => return None,
+            }
+        } else {
+            // If a check of the lock is late, the call waits for its answer before it takes the
+            // lock over. The lock stays on offer meanwhile.
+            let budget = || self.budget(self.manager.clock.now());
+            tokio::select! {
+                biased;
+                is_in_time = held.tenure.check_answered(self.timer, budget) => (!is_in_time).then_some(None),
+                () = waiting.withdrawn(held) => return None,
+            }
+        };
+        let passed = waiting.accept(held)?;
+        let fence = match answer {
+            None => None,
+            Some(Some(Ok(Fence::Token(fence)))) => Some(fence),
+            Some(Some(Err(error))) => {
+                seen.news.error = Some(error);
+                return Some(Err(passed.give_back()));
+            }
+            Some(Some(Ok(Fence::NotOwned(_))) | None) => return Some(Err(passed.give_back())),
+        };
+        // If the lock was lost after it was passed on, this call does not fail. It gives the lock
+        // back and asks the store.
+        let since = self.manager.clock.now();
+        if self.manager.closed.is_cancelled() || !held.is_of_use(since) {
+            return Some(Err(passed.give_back()));
+        }
+        self.manager.stats.count(Event::Passed);
+        let (tenure, place) = passed.accept();
+        Some(Ok(Grant::passed(tenure, &self.options, since, fence, place)))
+    }
+
+    fn give_up(&self, seen: &mut Progress) -> LockError {
+        let key = self.name();
+        if self.manager.closed.is_cancelled() {
+            return LockError::Closed { key };
+        }
+        match seen.news.error.take() {
+            Some(source) => LockError::Store { key, source },
+            None => LockError::Busy {
+                key,
+                waited: self.manager.clock.now().since(self.start),
+                holder: seen.news.holder.take().map(Box::new),
+                retry_after: seen.news.remaining,
+            },
+        }
+    }
+
+    fn hold(self, grant: Grant) -> Guard {
+        let held = Hold::new(grant, self.options, self.parent, self.span);
+        if let Some(observer) = &self.manager.observer {
+            observer.granted(&held);
+        }
+        Guard::new(held)
+    }
+
+    fn name(&self) -> Box<str> {
+        self.keys().name(&self.manager.prefix)
+    }
+
+    fn keys(&self) -> Keys<'_> {
+        Keys {
+            first: &self.key,
+            others: &self.others,
+        }
+    }
+
+    fn record(&self, seen: &Progress, result: Result<&Grant, &LockError>) {
+        let stats = &self.manager.stats;
+        match result {
+            Ok(_) => stats.count(Event::Acquired),
+            Err(LockError::Busy { .. }) => stats.count(Event::Busy),
+            Err(_) => {}
+        }
+        if self.span.is_disabled() {
+            return;
+        }
+        let waited = self.manager.clock.now().since(self.start);
+        self.span.record("wait", tracing::field::debug(waited));
+        self.span.record("attempts", seen.attempts);
+        let holder = match result {
+            Err(LockError::Busy { holder, .. }) => holder.as_deref(),
+            _ => seen.news.holder.as_ref(),
+        };
+        if let Some(holder) = holder {
+            self.span.record("holder", tracing::field::display(holder));
+        }
+        match result {
+            Ok(grant) => {
+                if let Some(fence) = grant.fence {
+                    self.span.record("fence", fence.get());
+                }
+            }
+            Err(error) => {
+                self.span.record("outcome", error.kind());
+                tracing::debug!(parent: &self.span, error = %chain(error), "lock not taken");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+    use std::time::Duration;
+
+    use crate::store::{
+        AcquireRequest, Attempt, Fence, FencingToken, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
+    };
+    use crate::{ConfigError, LockManager};
+
+    #[test]
+    fn a_waiting_call_is_small() -> Result<(), ConfigError> {
+        let locks = LockManager::builder("memory://").build()?;
+        let waiting = size_of_val(&locks.lock("k").acquire());
+        // Thousands may wait for one key: this is their memory, plus what the runtime adds per
+        // task.
+        assert!(waiting <= 1_048, "{waiting} bytes");
+        Ok(())
+    }
+
+    const ROUND_TRIP: Duration = Duration::from_millis(20);
+
+    /// A store that grants every lock, after a round trip.
+    #[derive(Debug)]
+    struct Distant;
+
+    impl LockStore for Distant {
+        fn acquire<'a>(&'a self, _: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+            Box::pin(async {
+                tokio::time::sleep(ROUND_TRIP).await;
+                Ok(Attempt::Granted { fence: None })
+            })
+        }
+
+        fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
+            Box::pin(ready(Ok(vec![Ownership::Owned; requests.len()])))
+        }
+
+        fn release<'a>(&'a self, _: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
+            Box::pin(ready(Ok(Ownership::Owned)))
+        }
+
+        fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
+            Box::pin(ready(Ok(Fence::Token(FencingToken::new(1)))))
+        }
+    }
+
+    #[tokio::test]
+    async fn the_usual_round_trip_lasts_from_the_request_to_its_answer() -> Result<(), Box<dyn std::error::Error>> {
+        for keys in [&["a"][..], &["a", "b"]] {
+            let locks = LockManager::builder("distant")
+                .with_store(std::sync::Arc::new(Distant))
+                .build()?;
+            locks.lock_all(keys.iter().copied()).acquire().await?.release().await?;
+            let usual = locks.shared().usual_round_trip();
+            assert!(usual >= ROUND_TRIP, "{usual:?} for {keys:?}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! `assert_locked!`: code that must only run under a lock states that, and a test states which
+//! locks must have been taken.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::fmt::{self, Write};
+
+use crate::error::EndCause;
+use crate::hold::{Hold, call_tree};
+use crate::store::LockMode;
+
+/// Panics unless the running code is under the lock of this key. Use it in internal functions that
+/// must only be called under that lock.
+///
+/// As for [`current`](crate::current), the call tree counts: the code runs under the lock whose
+/// body contains it, and under the locks around that one, while they are held. The key may be any
+/// of their keys, in any mode. Code under a bare [`LockGuard`](crate::LockGuard) and in tasks
+/// spawned with `tokio::spawn` is in no body. The key is compared without the manager's prefix. It
+/// is a text with arguments as for [`format!`], or one value that implements `Display`. It is
+/// always checked, also in release builds.
+///
+/// ```
+/// # use lock_runtime::{LockError, LockManager};
+/// use lock_runtime::{assert_locked, distributed_lock};
+///
+/// fn write_stock(item_id: u64) {
+///     assert_locked!("inventory:{item_id}");
+///     // …
+/// }
+///
+/// #[distributed_lock(key = "inventory:<item_id>")]
+/// async fn reduce_stock(item_id: u64) -> Result<(), LockError> {
+///     write_stock(item_id);
+///     Ok(())
+/// }
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// # lock_runtime::init("memory://").await?;
+/// reduce_stock(7).await?;
+/// let unlocked = std::panic::catch_unwind(|| write_stock(7));
+/// assert!(unlocked.is_err());
+/// # Ok(())
+/// # }
+/// # std::panic::set_hook(Box::new(|_| {}));
+/// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+/// ```
+///
+/// # In tests
+/// With the feature `testing`, `assert_locked!(kit, "inventory:7")` asserts that a kit has seen the
+/// key locked. Outside of any lock's body, as in a test's own code, `assert_locked!("inventory:7")`
+/// does the same with the kits that this thread has made and not dropped: there it asserts that the
+/// key **was** locked at any time since the kit was made. Inside a body only the call tree counts.
+///
+/// A function that asserts its lock and is called directly by a test therefore passes if the key
+/// was locked before: let such a test make a kit of its own, or call `TestLocks::forget`.
+///
+/// # Panics
+/// Panics if the lock is not held, with the caller's line, the key, and the locks that are held.
+#[macro_export]
+macro_rules! assert_locked {
+    ($key:literal $($arguments:tt)*) => {
+        $crate::__private::assert_locked(::core::format_args!($key $($arguments)*))
+    };
+    ($kit:expr, $key:literal $($arguments:tt)*) => {
+        $kit.assert_locked(::core::format_args!($key $($arguments)*))
+    };
+    ($kit:expr, $key:expr $(,)?) => {
+        $kit.assert_locked(::core::format_args!("{}", $key))
+    };
+    ($key:expr $(,)?) => {
+        $crate::__private::assert_locked(::core::format_args!("{}", $key))
+    };
+}
+
+/// Implements [`assert_locked!`].
+///
+/// # Panics
+/// Panics unless the running code is under the lock of this key.
+#[track_caller]
+#[allow(clippy::panic, reason = "it is what the macro is for")]
+pub fn assert_locked(key: fmt::Arguments<'_>) {
+    let key = key.as_str().map_or_else(|| Cow::Owned(key.to_string()), Cow::Borrowed);
+    if let Err(problem) = check(&key) {
+        panic!("{problem}");
+    }
+}
+
+/// A function that returns `Ok` if the key was seen locked, `Err` with a message if not, and `None`
+/// if this thread has no kit.
+pub(super) type Witness = fn(&str) -> Option<Result<(), String>>;
+
+thread_local! {
+    /// The witness that [`check`] asks on this thread outside of any lock.
+    static WITNESS: Cell<Option<Witness>> = const { Cell::new(None) };
+}
+
+/// Sets the witness of this thread.
+#[cfg(feature = "testing")]
+pub(crate) fn ask(witness: Witness) {
+    WITNESS.set(Some(witness));
+}
+
+/// Returns `Ok` if the running code is under the lock of `key`, and the message to panic with
+/// otherwise.
+fn check(key: &str) -> Result<(), String> {
+    let all = call_tree::around();
+    let around = || all.iter().map(|held| &**held);
+    let of_key = |held: &&Hold| held.keys().iter().any(|other| held.manager.name(other) == key);
+    if around().filter(of_key).any(is_held) {
+        return Ok(());
+    }
+    if all.is_empty()
+        && let Some(seen) = WITNESS.try_with(Cell::get).ok().flatten()
+        && let Some(seen) = seen(key)
+    {
+        return seen;
+    }
+    Err(problem(key, around(), around().find(of_key)))
+}
+
+fn is_held(held: &Hold) -> bool {
+    !held.has_ended() && held.check_deadline().is_none()
+}
+
+#[cold]
+fn problem<'a>(key: &str, around: impl Iterator<Item = &'a Hold>, of_key: Option<&Hold>) -> String {
+    if let Some(held) = of_key {
+        let how = match held.end_cause() {
+            Some(EndCause::Lost(reason)) => reason.to_string(),
+            Some(EndCause::Hung) => "its call counts as hung".to_owned(),
+            Some(EndCause::Closed) => "its manager was shut down".to_owned(),
+            None => "it was released".to_owned(),
+        };
+        return format!(
+            "`{key}` must be locked here, and its lock has ended: {how}; \
+             ask `current()` for `ensure(…)` before steps that need the lock"
+        );
+    }
+    let mut problem = format!("`{key}` must be locked here, and the running code is under ");
+    let held = around.filter(|held| is_held(held)).flat_map(|held| {
+        let keys = held.keys().iter();
+        keys.map(|key| (held.manager.name(key), &held.mode, held.options.site.function))
+    });
+    if !list(&mut problem, held) {
+        problem.push_str("no lock");
+    }
+    problem.push_str(
+        "; call it from a function under `#[distributed_lock]` with this key, or inside `LockRequest::run` \
+         (spawned tasks, and code under a bare guard, are in no lock's body)",
+    );
+    problem
+}
+
+/// Appends locks by key, mode and function. Returns `false` if there are none.
+pub(crate) fn list<'a>(text: &mut String, locks: impl Iterator<Item = (&'a str, &'a LockMode, &'a str)>) -> bool {
+    let mut any = false;
+    for (key, mode, function) in locks {
+        let comma = if any { ", " } else { "" };
+        // Writing into a string does not fail.
+        let _ = write!(text, "{comma}`{key}` ({mode}");
+        if !function.is_empty() {
+            let _ = write!(text, ", by {function}");
+        }
+        text.push(')');
+        any = true;
+    }
+    any
+}

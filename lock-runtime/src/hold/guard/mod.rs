@@ -1,0 +1,474 @@
+//! The guard of a held lock, which releases the lock when it ends.
+
+mod branch;
+mod run;
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::error::EndCause;
+use crate::error::LockError;
+use crate::hold::call_tree::HeldLock;
+pub(crate) use crate::hold::guard::run::Run;
+use crate::hold::guard::run::{Ended, Seen};
+use crate::hold::options::OnLost;
+use crate::hold::queue_head::QueueHead;
+use crate::hold::tasks::Tasks;
+use crate::hold::{Hold, told};
+use crate::store::{FencingToken, LockMode, Ownership, Receipt, StoreError};
+
+/// The owner of a held lock inside the runtime. Dropping it releases the lock in the background.
+pub(crate) struct Guard {
+    held: Arc<Hold>,
+    /// The effect of a lost lock on the guard's body.
+    on_lost: OnLost,
+    /// The observations made while its body was polled.
+    seen: Seen,
+    /// The way in which its body ended.
+    ended: Ended,
+    /// `true` for the guard of the call that took the lock, whose end also ends the lock's tasks.
+    first: bool,
+    /// `true` once this guard has ended as the last one of its lock.
+    last: bool,
+    /// `true` once the release is confirmed or not needed.
+    done: bool,
+    /// Lets `shutdown` wait for this lock.
+    _tracked: TaskTrackerToken,
+}
+
+impl Guard {
+    pub(crate) fn new(held: Arc<Hold>) -> Self {
+        let on_lost = held.options.on_lost;
+        Self::of(held, on_lost, true)
+    }
+
+    /// Creates one more guard of a held lock. Returns `None` if its last guard has ended.
+    pub(crate) fn nested(held: Arc<Hold>, on_lost: OnLost) -> Option<Self> {
+        held.add_guard().then(|| Self::of(held, on_lost, false))
+    }
+
+    fn of(held: Arc<Hold>, on_lost: OnLost, first: bool) -> Self {
+        Self {
+            on_lost,
+            seen: Seen::default(),
+            ended: Ended::InTime,
+            first,
+            last: false,
+            done: false,
+            _tracked: held.manager.held.token(),
+            held,
+        }
+    }
+
+    pub(crate) fn held(&self) -> &Arc<Hold> {
+        &self.held
+    }
+
+    /// Returns `true` if the lock was still held when the body ended.
+    pub(crate) fn has_ended_in_time(&self) -> bool {
+        self.ended == Ended::InTime
+    }
+
+    /// Releases the lock, and returns an error if it was lost before.
+    ///
+    /// Cancel safe: if dropped before the store has confirmed, the release continues in the
+    /// background.
+    async fn release(self) -> Result<(), LockError> {
+        match self.release_now() {
+            Released::Done(result) => result,
+            Released::InStore(guard, place) => guard.release_in_store(place).await,
+            Released::AfterTasks(guard, tasks) => guard.release_after(tasks).await,
+        }
+    }
+
+    /// Releases the lock after the body is gone, and returns an error if the lock ended before the
+    /// body.
+    pub(crate) fn leave(self) -> Leave {
+        let (ended, held) = (self.ended, Arc::clone(&self.held));
+        match self.release_now() {
+            Released::Done(released) => Leave::Done(in_time(&held, ended, released)),
+            // Boxed, since it is much larger than the rest.
+            Released::InStore(guard, place) => Leave::InStore(Box::pin(async move {
+                let released = guard.release_in_store(place).await;
+                in_time(&held, ended, released)
+            })),
+            Released::AfterTasks(guard, tasks) => Leave::InStore(Box::pin(async move {
+                let released = guard.release_after(tasks).await;
+                in_time(&held, ended, released)
+            })),
+        }
+    }
+
+    /// Waits for the lock's tasks, then releases the lock.
+    // Boxed, since `release` may call this function again.
+    fn release_after(self, tasks: Arc<Tasks>) -> Releasing {
+        Box::pin(async move {
+            tasks.gone().await;
+            self.release().await
+        })
+    }
+
+    /// Does the part of the release that needs no waiting.
+    fn release_now(mut self) -> Released {
+        // Tasks of the lock may still be running, and have to end before the release.
+        if self.first
+            && !self.held.manager.host.is_forked()
+            && let Some(tasks) = self.held.stop_tasks()
+        {
+            return Released::AfterTasks(self, tasks);
+        }
+        let cause = self.held.check_deadline();
+        let lost = match cause {
+            Some(cause @ EndCause::Lost(_)) => Some(self.held.error(cause, true)),
+            _ => None,
+        };
+        self.last = self.held.drop_guard();
+        if !self.last {
+            // A call around this one holds the lock.
+            self.done = true;
+            return Released::Done(lost.map_or(Ok(()), Err));
+        }
+        self.end(Hold::outcome(cause));
+        if let Some(lost) = lost {
+            // Dropping this guard releases the lock in the background, since the store may be
+            // unreachable.
+            return Released::Done(Err(lost));
+        }
+        // The place is kept until the release is sent, unless the lock is passed on.
+        let place = match self.pass() {
+            Ok(()) => return Released::Done(Ok(())),
+            Err(place) => place,
+        };
+        self.held.tenure.forget();
+        if self.held.options.pipelined && self.send() {
+            return Released::Done(Ok(()));
+        }
+        match self.give_back_now() {
+            Some(verdict) => {
+                self.done = true;
+                Released::Done(told(&self.held, Ok(verdict)))
+            }
+            None => Released::InStore(self, place),
+        }
+    }
+
+    /// Releases in a store that can do so without waiting. Returns `None` if the store cannot.
+    fn give_back_now(&self) -> Option<Ownership> {
+        let mut worst = Ownership::Owned;
+        for key in self.held.keys().iter() {
+            let receipt = Receipt::default();
+            let request = self.held.release_request(key, &receipt);
+            worst = worst.or(self.held.manager.store.release_now(&request)?);
+        }
+        Some(worst)
+    }
+
+    /// Releases the lock in the store and waits for the answer.
+    async fn release_in_store(mut self, place: Option<QueueHead>) -> Result<(), LockError> {
+        let held = Arc::clone(&self.held);
+        let answer = if held.keys().others.is_empty() {
+            give_back(&held, &held.key, place).await
+        } else {
+            Box::pin(give_back_all(&held)).await
+        };
+        let told = match told(&held, answer) {
+            // The release continues in the background.
+            Err(error @ LockError::Store { .. }) => return Err(error),
+            told => told,
+        };
+        self.done = true;
+        told
+    }
+
+    /// Sends the release without waiting for its outcome. Returns `false` if it was not sent and
+    /// has to be waited for.
+    fn send(&mut self) -> bool {
+        let mut keys = self.held.keys().iter();
+        self.done = keys
+            .next()
+            .is_some_and(|first| Arc::clone(&self.held.watchdog).release_in_order(&self.held, first));
+        if self.done && !keys.all(|key| Arc::clone(&self.held.watchdog).release_in_order(&self.held, key)) {
+            // The connection was lost in between. Releasing again what was already sent has no
+            // effect.
+            self.held.watchdog.release_later(&self.held);
+        }
+        self.done
+    }
+
+    /// Passes the lock to the next call in line, if there is one and the lock may be passed on.
+    /// Returns `Err` if the lock has to be released. The caller then drops the place at the front
+    /// of the line once the release is sent.
+    fn pass(&mut self) -> Result<(), Option<QueueHead>> {
+        let passed = match self.held.leave_place() {
+            // Checked before the lock is passed on: a loss that the watchdog finds afterwards does
+            // not concern this call.
+            Some(place) if place.is_followed() && self.held.may_pass() => place.pass(&self.held).map_err(Some),
+            place => Err(place),
+        };
+        match &passed {
+            Ok(()) => self.done = true,
+            Err(place) => self.held.may_be_left_free(place.as_ref()),
+        }
+        passed
+    }
+
+    /// Ends the guard: from here on the call does not learn of a loss. Unless the lock is passed
+    /// on, the caller next makes the watchdog forget it.
+    fn end(&self, outcome: &str) {
+        self.held.end_guard();
+        self.held.span.record("outcome", outcome);
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        if self.first && !self.held.manager.host.is_forked() {
+            // Each task has a guard, and the last guard to go releases the lock.
+            self.held.stop_tasks();
+        }
+        if !(self.last || self.held.drop_guard()) {
+            return;
+        }
+        if !self.held.has_ended() {
+            self.end("dropped");
+        }
+        // The next call in line asks the store once the release is on its way.
+        if let Err(_place) = self.pass() {
+            self.held.tenure.forget();
+            self.held.watchdog.release_later(&self.held);
+        }
+    }
+}
+
+/// Combines the end of a body with the result of the release.
+fn in_time(held: &Hold, ended: Ended, released: Result<(), LockError>) -> Result<(), Box<LockError>> {
+    match (ended, released) {
+        (Ended::Late(cause), _) => Err(Box::new(held.error(cause, true))),
+        // An unconfirmed release is no error of a body that ran under the lock to its end.
+        (Ended::InTime, Err(error)) if !matches!(error, LockError::Store { .. }) => Err(Box::new(error)),
+        (Ended::InTime | Ended::Told, _) => Ok(()),
+    }
+}
+
+/// The release of a lock after its body.
+#[must_use = "futures do nothing unless awaited"]
+pub enum Leave {
+    /// The store was not asked, or has answered.
+    Done(Result<(), Box<LockError>>),
+    /// The store is being asked.
+    InStore(Pin<Box<dyn Future<Output = Result<(), Box<LockError>>> + Send>>),
+}
+
+impl Future for Leave {
+    type Output = Result<(), Box<LockError>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Done(result) => Poll::Ready(std::mem::replace(result, Ok(()))),
+            Self::InStore(release) => release.as_mut().poll(cx),
+        }
+    }
+}
+
+/// The progress of a release without waiting.
+enum Released {
+    Done(Result<(), LockError>),
+    /// The store has to be asked. The place at the front of the line is dropped once the release is
+    /// sent.
+    InStore(Guard, Option<QueueHead>),
+    /// Tasks of the lock have to end first.
+    AfterTasks(Guard, Arc<Tasks>),
+}
+
+/// A release that the caller waits for.
+type Releasing = Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>;
+
+/// Releases one key in the store.
+async fn give_back(held: &Hold, key: &str, place: Option<QueueHead>) -> Result<Ownership, StoreError> {
+    let receipt = Receipt::default();
+    let request = held.release_request(key, &receipt);
+    let mut answer = pin!(held.manager.release(held.watchdog.timer(), &request));
+    let mut place = place;
+    poll_fn(|cx| {
+        let polled = answer.as_mut().poll(cx);
+        // Once the release is sent, the next call in line may ask: on the same connection its
+        // request stays behind.
+        if receipt.connection().is_some() {
+            drop(place.take());
+        }
+        polled
+    })
+    .await
+}
+
+/// Releases all keys in the store at once. Returns the worst answer.
+async fn give_back_all(held: &Hold) -> Result<Ownership, StoreError> {
+    let mut answers: Vec<_> = held
+        .keys()
+        .iter()
+        .map(|key| (Box::pin(give_back(held, key, None)), None))
+        .collect();
+    poll_fn(|cx| {
+        for (asked, answer) in &mut answers {
+            if answer.is_none()
+                && let Poll::Ready(ready) = asked.as_mut().poll(cx)
+            {
+                *answer = Some(ready);
+            }
+        }
+        if answers.iter().all(|(_, answer)| answer.is_some()) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    let mut answers = answers.into_iter().filter_map(|(_, answer)| answer);
+    answers.try_fold(Ownership::Owned, |worst, answer| Ok(worst.or(answer?)))
+}
+
+/// A held lock. Dropping the guard releases the lock in the background; [`release`](Self::release)
+/// waits for the release and returns an error if the lock was not held to the end.
+///
+/// The watchdog renews the lock while the guard lives. Code under a bare guard is **not** cancelled
+/// when the lock is lost: call [`ensure`](Self::ensure) before each step that needs it, await
+/// [`lost`](Self::lost) beside the work, or let [`LockRequest::run`](crate::LockRequest::run) or
+/// the attribute do so.
+///
+/// A guard cannot be cloned. [`handle`](Self::handle) returns a [`HeldLock`], which can, and does
+/// not keep the lock held.
+///
+/// ```
+/// # use lock_runtime::LockManager;
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = LockManager::connect("memory://").await?;
+/// let guard = locks.lock("inventory:7").acquire().await?;
+/// guard.ensure(std::time::Duration::from_secs(1))?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+/// ```
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct LockGuard {
+    lock: HeldLock,
+    guard: Guard,
+}
+
+impl LockGuard {
+    pub(crate) fn new(guard: Guard) -> Self {
+        Self {
+            lock: HeldLock::new(Arc::clone(guard.held())),
+            guard,
+        }
+    }
+
+    pub(crate) fn into_guard(self) -> Guard {
+        self.guard
+    }
+
+    /// Returns a handle to the lock, for tasks that must know about it. The handle and its clones
+    /// do not keep the lock held.
+    #[must_use]
+    pub fn handle(&self) -> &HeldLock {
+        &self.lock
+    }
+
+    /// Returns the key without the manager's prefix; of several keys, the first in order.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.lock.key()
+    }
+
+    /// Returns the keys without the manager's prefix, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.lock.keys()
+    }
+
+    /// Returns the mode, which determines which holders can share the lock.
+    #[must_use]
+    pub fn mode(&self) -> &LockMode {
+        self.lock.mode()
+    }
+
+    /// Returns `true` while the lock is held, as far as this process knows.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.lock.is_held()
+    }
+
+    /// Returns the time for which the lock is certainly valid from now. See
+    /// [`HeldLock::remaining`].
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.lock.remaining()
+    }
+
+    /// Checks that the lock is certainly valid for at least `min` from now.
+    ///
+    /// # Errors
+    /// The errors of [`HeldLock::ensure`].
+    pub fn ensure(&self, min: Duration) -> Result<(), LockError> {
+        self.lock.ensure(min)
+    }
+
+    /// Asks the store if the lock is still held, and returns the time for which it is certainly
+    /// valid from now.
+    ///
+    /// # Errors
+    /// The errors of [`HeldLock::verify`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe: dropping the future has no effect on the lock.
+    pub async fn verify(&self) -> Result<Duration, LockError> {
+        self.lock.verify().await
+    }
+
+    /// Returns a fencing token for this hold: greater than every token taken before for this key,
+    /// in any process. See [`HeldLock::fencing_token`].
+    ///
+    /// # Errors
+    /// The errors of [`HeldLock::fencing_token`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe: dropping the future has no effect on the lock; a token may be skipped.
+    pub async fn fencing_token(&self) -> Result<FencingToken, LockError> {
+        self.lock.fencing_token().await
+    }
+
+    /// Completes when the lock is lost, and returns the reason. Never completes for a lock that is
+    /// released in time.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: dropping the future has no effect on the lock.
+    pub async fn lost(&self) -> LockError {
+        self.lock.lost().await
+    }
+
+    /// Releases the lock and waits for the store to confirm.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`], [`LockError::Hung`] or [`LockError::Closed`] if the lock had ended
+    /// before: the work done under it may have overlapped another holder's. [`LockError::Store`] if
+    /// the store did not confirm; the release then continues in the background.
+    ///
+    /// # Cancel safety
+    /// If dropped before it is done, the release continues in the background.
+    pub async fn release(self) -> Result<(), LockError> {
+        self.guard.release().await
+    }
+}
+
+impl std::fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("LockGuard").field(self.guard.held()).finish()
+    }
+}

@@ -1,0 +1,251 @@
+//! The options of one call.
+
+use std::time::Duration;
+
+use crate::error::{LockError, ModeProblem};
+use crate::hold::backend::Backend;
+use crate::host::Moment;
+use crate::key::{MAX_KEY_LEN, Names};
+use crate::store::LockMode;
+use crate::store::limits::{MAX_LEASE, MIN_LEASE};
+
+/// The place in the source that a call comes from, as shown to other callers and in traces.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallSite {
+    /// The templates of the keys; empty without the attribute.
+    pub templates: &'static [&'static str],
+    /// The path of the function, or the name that the call gives for its holder; empty if unknown.
+    pub function: &'static str,
+}
+
+/// The effect of a lost lock on the body that runs under it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnLost {
+    /// Drops the body at its next await, before another holder can be granted the lock.
+    #[default]
+    Cancel,
+    /// Lets the body continue; [`HeldLock::lost`](crate::HeldLock::lost) reports the loss. A body
+    /// that learned of the loss from that method, [`ensure`](crate::HeldLock::ensure),
+    /// [`verify`](crate::HeldLock::verify), [`fencing_token`](crate::HeldLock::fencing_token) or
+    /// [`shielded`](crate::HeldLock::shielded) decides itself what to return; any other body still
+    /// ends with `Lost`. `Debug` and the getters do not count, and neither does anything that
+    /// another task learned.
+    Signal,
+}
+
+/// The options of one call. A manager keeps one value with its defaults, which each call copies and
+/// changes.
+#[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+pub(crate) struct LockOptions {
+    pub(crate) site: CallSite,
+    mode: LockMode,
+    /// The number of times that a mode was given. More than one is an error.
+    modes: u8,
+    pub(crate) reentrant: bool,
+    pub(crate) lease: Duration,
+    pub(crate) wait: Duration,
+    pub(crate) renew: bool,
+    pub(super) limit: HoldLimit,
+    pub(crate) at_least: Duration,
+    /// The time for which the key stays taken after the lease of a holder that did not release it.
+    pub(crate) lock_delay: Duration,
+    pub(crate) on_lost: OnLost,
+    pub(crate) fencing: bool,
+    pub(crate) fair: bool,
+    /// `true` if the call does not wait for its release.
+    pub(crate) pipelined: bool,
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self {
+            site: CallSite::default(),
+            mode: LockMode::Exclusive,
+            modes: 0,
+            reentrant: false,
+            lease: Duration::from_secs(30),
+            wait: Duration::from_secs(10),
+            renew: true,
+            limit: HoldLimit::of_renewals(30),
+            at_least: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            on_lost: OnLost::default(),
+            fencing: false,
+            fair: false,
+            pipelined: false,
+        }
+    }
+}
+
+impl LockOptions {
+    pub(crate) fn mode(&self) -> &LockMode {
+        &self.mode
+    }
+
+    pub(crate) fn set_mode(&mut self, mode: LockMode) {
+        self.mode = mode;
+        self.modes = self.modes.saturating_add(1);
+    }
+
+    /// Sets the number of renewals after which a call counts as hung when one more is due.
+    pub(crate) fn set_max_renewals(&mut self, renewals: u32) {
+        self.limit = HoldLimit::of_renewals(renewals);
+    }
+
+    /// Sets the time after which a call counts as hung, regardless of its renewals.
+    pub(crate) fn set_max_hold(&mut self, span: Duration) {
+        self.limit = HoldLimit::of_time(span);
+    }
+
+    /// Returns the time at which a call that got the lock at `since` counts as hung, regardless of
+    /// its renewals.
+    pub(super) fn hangs_at(&self, since: Moment) -> Moment {
+        self.limit.time().map_or(Moment::NEVER, |span| since.after(span))
+    }
+
+    /// Returns the expiry to set on the key.
+    pub(crate) fn time_to_live(&self) -> Duration {
+        self.lease.saturating_add(self.lock_delay)
+    }
+
+    /// Checks a manager's defaults. The error text says which value no lock can have, and which
+    /// values are allowed.
+    pub(crate) fn check_defaults(&self) -> Result<(), String> {
+        if !(MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
+            return Err(format!(
+                "no lock can have its default `lease` of {:?}; give {MIN_LEASE:?} to {} days",
+                self.lease,
+                MAX_LEASE.as_secs() / 86_400
+            ));
+        }
+        if self.limit.time().is_some_and(|span| span.is_zero()) {
+            return Err(
+                "no body can run for its default `max_hold` of zero; give a longer one, or leave it out".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns an error if a lock of these keys cannot be taken with these options.
+    pub(crate) fn check(&self, names: &Names, backend: &Backend) -> Result<(), LockError> {
+        let key = || names.first.as_str().into();
+        let lease = self.lease;
+        // Limited, since a server accepts an expiry in the distant future, with which the key
+        // stays.
+        let spans = [self.at_least, self.lock_delay];
+        let invalid = if !(MIN_LEASE..=MAX_LEASE).contains(&lease) || backend.margins.validity(lease).is_zero() {
+            Some(lease)
+        } else {
+            let no_time = self.limit.time().filter(Duration::is_zero);
+            spans.into_iter().find(|span| *span > MAX_LEASE).or(no_time)
+        };
+        if let Some(lease) = invalid {
+            return Err(LockError::InvalidLease { key: key(), lease });
+        }
+        let several = !names.others.is_empty();
+        let problem = match &self.mode {
+            _ if self.modes > 1 => ModeProblem::TwoModes,
+            LockMode::Semaphore(0) => ModeProblem::NoPermits,
+            LockMode::Read | LockMode::Semaphore(_) if self.fencing => ModeProblem::ManyToFence,
+            LockMode::Owner(owner) if owner.is_empty() => ModeProblem::NoOwner,
+            LockMode::Owner(owner) if owner.len() > MAX_KEY_LEN => ModeProblem::LongOwner,
+            mode if several && *mode != LockMode::Exclusive => ModeProblem::SeveralInAMode,
+            _ if several && self.fair => ModeProblem::SeveralFair,
+            _ => return Ok(()),
+        };
+        Err(LockError::InvalidMode {
+            key: key(),
+            problem: problem.text(),
+        })
+    }
+}
+
+/// The limit after which a call counts as hung. As small as possible, since thousands of waiting
+/// calls store one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HoldLimit {
+    unit: Unit,
+    // Bytes instead of a `u32`, because they need no alignment.
+    number: [u8; 4],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Unit {
+    Renewals,
+    Millis,
+    Seconds,
+}
+
+impl HoldLimit {
+    const fn new(unit: Unit, number: u32) -> Self {
+        Self {
+            unit,
+            number: number.to_ne_bytes(),
+        }
+    }
+
+    const fn number(self) -> u32 {
+        u32::from_ne_bytes(self.number)
+    }
+
+    /// Creates a limit of this many renewals. The call counts as hung when one more is due: after
+    /// `2/3 × lease × (renewals + 1)`.
+    const fn of_renewals(renewals: u32) -> Self {
+        Self::new(Unit::Renewals, renewals)
+    }
+
+    /// Creates a limit of `span`, rounded up to milliseconds, or to seconds above 49 days.
+    fn of_time(span: Duration) -> Self {
+        if let Ok(millis) = u32::try_from(span.as_nanos().div_ceil(1_000_000)) {
+            return Self::new(Unit::Millis, millis);
+        }
+        let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
+        Self::new(Unit::Seconds, u32::try_from(seconds).unwrap_or(u32::MAX))
+    }
+
+    /// Returns the maximum number of renewals.
+    pub(super) const fn renewals(self) -> u32 {
+        match self.unit {
+            Unit::Renewals => self.number(),
+            Unit::Millis | Unit::Seconds => u32::MAX,
+        }
+    }
+
+    /// Returns the maximum time for which the call may hold the lock, or `None` if only the
+    /// renewals are limited.
+    pub(super) fn time(self) -> Option<Duration> {
+        let number = u64::from(self.number());
+        match self.unit {
+            Unit::Renewals => None,
+            Unit::Millis => Some(Duration::from_millis(number)),
+            Unit::Seconds => Some(Duration::from_secs(number)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_keeps_every_time_to_the_millisecond_or_the_second() {
+        for (given, kept) in [
+            (Duration::ZERO, Duration::ZERO),
+            (Duration::from_nanos(1), Duration::from_millis(1)),
+            (
+                Duration::from_millis(4_294_967_295),
+                Duration::from_millis(4_294_967_295),
+            ),
+            (Duration::from_millis(4_294_967_296), Duration::from_secs(4_294_968)),
+            (Duration::from_secs(31_622_400), Duration::from_secs(31_622_400)),
+            (Duration::MAX, Duration::from_secs(4_294_967_295)),
+        ] {
+            assert_eq!(HoldLimit::of_time(given).time(), Some(kept));
+            assert_eq!(HoldLimit::of_time(given).renewals(), u32::MAX);
+        }
+        let renewals = HoldLimit::of_renewals(30);
+        assert_eq!((renewals.renewals(), renewals.time()), (30, None));
+    }
+}

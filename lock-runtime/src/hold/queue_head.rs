@@ -1,0 +1,79 @@
+//! The place at the front of a process's line for a key.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::hold::Hold;
+use crate::store::LeaveFree;
+
+/// The queues of one manager, as its held locks see them.
+pub(crate) trait LocalQueues: Send + Sync {
+    /// Tells the calls behind this place which call has the lock.
+    fn holds(&self, key: &Arc<str>, place: u64, held: &Arc<Hold>);
+
+    /// Returns `true` if a call that is still being polled waits behind this place.
+    fn is_followed(&self, key: &Arc<str>, place: u64) -> bool;
+
+    /// Returns the conditions on which the following release may leave the lock free for a while,
+    /// if it may.
+    fn leave_free(&self, key: &Arc<str>, place: u64) -> Option<LeaveFree>;
+
+    /// Gives the place to the next call. Does nothing in a forked child.
+    fn leave(self: Arc<Self>, key: &Arc<str>, place: u64);
+
+    /// Passes a lock whose guard has ended to the next call in line. Returns the place as `Err` if
+    /// no such call is awake, or its options do not fit the lock.
+    fn pass(self: Arc<Self>, head: QueueHead, held: &Arc<Hold>) -> Result<(), QueueHead>;
+}
+
+/// The place at the front of a queue. Dropping it lets the next call move up, and has no effect if
+/// the place was taken away before.
+pub(crate) struct QueueHead {
+    queues: Arc<dyn LocalQueues>,
+    pub(crate) key: Arc<str>,
+    pub(crate) number: u64,
+}
+
+impl fmt::Debug for QueueHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("QueueHead").field(&self.key).finish()
+    }
+}
+
+impl QueueHead {
+    pub(crate) fn new(queues: Arc<dyn LocalQueues>, key: &Arc<str>, number: u64) -> Self {
+        Self {
+            queues,
+            key: Arc::clone(key),
+            number,
+        }
+    }
+
+    /// Tells the calls behind this place which call has the lock.
+    pub(super) fn show(&self, held: &Arc<Hold>) {
+        self.queues.holds(&self.key, self.number, held);
+    }
+
+    /// Returns `true` if a call that is still being polled waits behind this place.
+    pub(super) fn is_followed(&self) -> bool {
+        self.queues.is_followed(&self.key, self.number)
+    }
+
+    /// Returns the conditions on which the following release may leave the lock free for a while,
+    /// if it may.
+    pub(super) fn leave_free(&self) -> Option<LeaveFree> {
+        self.queues.leave_free(&self.key, self.number)
+    }
+
+    /// Passes a lock whose guard has ended to the next call in line. Returns the place as `Err` if
+    /// no such call is awake, or its options do not fit the lock.
+    pub(super) fn pass(self, held: &Arc<Hold>) -> Result<(), Self> {
+        Arc::clone(&self.queues).pass(self, held)
+    }
+}
+
+impl Drop for QueueHead {
+    fn drop(&mut self) {
+        Arc::clone(&self.queues).leave(&self.key, self.number);
+    }
+}

@@ -1,0 +1,90 @@
+//! The tasks that belong to a held lock. They end before the lock is released.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use atomic_waker::AtomicWaker;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+/// The tasks of one lock, and the token by which they and the user's code learn of the lock's end.
+/// Created on first use.
+#[derive(Default)]
+pub(super) struct Tasks {
+    /// Cancelled when the lock is lost, and when its body has ended.
+    token: CancellationToken,
+    /// `true` once the body has ended.
+    stopped: AtomicBool,
+    alive: TaskTracker,
+    wakers: Mutex<Vec<Weak<AtomicWaker>>>,
+}
+
+impl fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tasks")
+            .field("alive", &self.alive.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tasks {
+    /// Returns a token that is cancelled with the lock. Cancelling it has no other effect.
+    pub(super) fn token(&self) -> CancellationToken {
+        self.token.child_token()
+    }
+
+    /// Reports the loss of the lock. Each task decides itself if the loss ends it.
+    pub(super) fn lose(&self) {
+        self.token.cancel();
+        self.wake();
+    }
+
+    /// Reports the end of the body, which ends its tasks.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.alive.close();
+        self.lose();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    pub(super) fn wake(&self) {
+        // Wakes after the list is unlocked: a waker may run any code.
+        let wakers: Vec<_> = self.wakers().iter().filter_map(Weak::upgrade).collect();
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.alive.len()
+    }
+
+    /// Waits until all tasks are gone. Call it after [`stop`](Self::stop).
+    pub(super) async fn gone(&self) {
+        self.alive.wait().await;
+    }
+
+    fn wakers(&self) -> MutexGuard<'_, Vec<Weak<AtomicWaker>>> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more task until the returned value is dropped.
+    pub(super) fn one_more(&self) -> TaskTrackerToken {
+        self.alive.token()
+    }
+
+    /// Adds a task's waker. Removes the wakers of finished tasks once they may outnumber the
+    /// others.
+    pub(super) fn add(&self, waker: &Arc<AtomicWaker>) {
+        let mut wakers = self.wakers();
+        if wakers.len() > 2 * self.alive.len() + 8 {
+            wakers.retain(|waker| waker.strong_count() > 0);
+        }
+        wakers.push(Arc::downgrade(waker));
+    }
+}

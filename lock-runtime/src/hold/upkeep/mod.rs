@@ -1,0 +1,12 @@
+//! Looks after held locks in the background: renewals, checks and releases.
+
+mod pace;
+mod pipelined;
+mod releaser;
+mod watchdog;
+
+pub(crate) use self::{
+    pace::Pace,
+    releaser::{Stake, UNDER_WAY},
+    watchdog::Watchdog,
+};

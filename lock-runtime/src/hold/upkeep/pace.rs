@@ -1,0 +1,133 @@
+//! Chooses the watchdog for a lock, and shuts a manager down.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::error::EndCause;
+use crate::hold::backend::Backend;
+use crate::hold::upkeep::watchdog::Watchdog;
+use crate::host::{Clock, Host, RuntimeId, Timer, TokioClock};
+use crate::store::{LossHint, LossReceiver};
+
+/// The time for which a shutdown waits for the clean-up of acquires that the store did not answer.
+const UNANSWERED: Duration = Duration::from_millis(900);
+
+/// The clock by which a manager's watchdog and waits run.
+#[derive(Debug)]
+pub(crate) enum Pace {
+    /// They run on the lock thread.
+    LockThread(Arc<Watchdog>),
+    /// They run on the lock thread, or in the caller's runtime while that runtime's clock is
+    /// paused.
+    Virtual {
+        running: Arc<Watchdog>,
+        paused: Mutex<Vec<(RuntimeId, Arc<Watchdog>)>>,
+    },
+}
+
+impl Pace {
+    /// Returns the pace of a manager with this clock, if it was given one, and with a store in
+    /// memory or a real one.
+    pub(crate) fn of(host: &Host, clock: Option<&Arc<dyn Clock>>, in_memory: bool) -> Arc<Self> {
+        Arc::new(match clock {
+            Some(clock) => Self::LockThread(Watchdog::new(Arc::clone(clock), Timer::LockThread)),
+            None if in_memory => Self::Virtual {
+                running: Watchdog::for_tokio(host),
+                paused: Mutex::default(),
+            },
+            None => Self::LockThread(Watchdog::of(host)),
+        })
+    }
+
+    /// Returns the watchdog for a lock taken now, and the timer for waits.
+    pub(crate) fn now(&self, host: &Host) -> (Arc<Watchdog>, Timer) {
+        match self {
+            Self::Virtual { paused, .. }
+                if Timer::of_tokio() == Timer::Caller
+                    && let Some(runtime) = host.runtime() =>
+            {
+                // Each runtime has a paused clock of its own, and therefore a watchdog of its own.
+                let runtime = runtime.id();
+                let mut paused = paused.lock().unwrap_or_else(PoisonError::into_inner);
+                let known = paused.iter().position(|(id, _)| *id == runtime);
+                let at = known.unwrap_or_else(|| {
+                    paused.retain(|(_, watchdog)| !watchdog.is_idle());
+                    paused.push((runtime, Watchdog::new(Arc::new(TokioClock), Timer::Caller)));
+                    paused.len() - 1
+                });
+                (Arc::clone(&paused[at].1), Timer::Caller)
+            }
+            Self::LockThread(watchdog) | Self::Virtual { running: watchdog, .. } => {
+                (Arc::clone(watchdog), Timer::LockThread)
+            }
+        }
+    }
+
+    /// Lets the store of `backend` report losses to the watchdogs, if it can.
+    pub(crate) fn receive_hints(self: &Arc<Self>, backend: Backend) -> Arc<Backend> {
+        Arc::new_cyclic(|shared| backend.reporting_to(self.hint_receiver(shared)))
+    }
+
+    /// Returns a receiver for a store's hints that does not keep the store alive. It serves held
+    /// locks, even after the manager is gone.
+    fn hint_receiver(self: &Arc<Self>, backend: &Weak<Backend>) -> LossReceiver {
+        let (pace, backend) = (Arc::clone(self), Weak::clone(backend));
+        Arc::new(move |hint| {
+            let Some(backend) = backend.upgrade() else { return };
+            for watchdog in pace.watchdogs() {
+                watchdog.hint(&backend, &hint);
+            }
+            if matches!(hint, LossHint::Back(_)) {
+                backend.back.notify_waiters();
+            }
+        })
+    }
+
+    /// Shuts a manager down: lets its bodies run for `grace`, then ends its locks, and waits until
+    /// all are released or their leases are over.
+    pub(crate) async fn shut_down(&self, manager: &Backend, grace: Duration) {
+        manager.closed.cancel();
+        manager.held.close();
+        let (_, timer) = self.now(&manager.host);
+        self.end_held(manager, timer, grace).await;
+        // The acquires that were under way have ended by now. The clean-up of those without an
+        // answer may still be running.
+        manager.unanswered.close();
+        manager.host.timeout(timer, UNANSWERED, manager.unanswered.wait()).await;
+    }
+
+    async fn end_held(&self, manager: &Backend, timer: Timer, grace: Duration) {
+        let released = manager.held.wait();
+        let released = manager.host.timeout(timer, grace, released);
+        if released.await.is_some() {
+            return;
+        }
+        let watchdogs = self.watchdogs();
+        let latest = watchdogs
+            .iter()
+            .filter_map(|watchdog| watchdog.end_all(manager, EndCause::Closed))
+            .max();
+        // Bodies end at once. A guard that the user's code still keeps ends with its lease, which is
+        // no longer renewed.
+        let rest = latest.map_or(Duration::ZERO, |latest| latest.since(manager.clock.now()));
+        manager
+            .host
+            .timeout(
+                timer,
+                rest.saturating_add(manager.response_timeout),
+                manager.held.wait(),
+            )
+            .await;
+    }
+
+    fn watchdogs(&self) -> Vec<Arc<Watchdog>> {
+        match self {
+            Self::LockThread(watchdog) => vec![Arc::clone(watchdog)],
+            Self::Virtual { running, paused } => {
+                let paused = paused.lock().unwrap_or_else(PoisonError::into_inner);
+                let paused = paused.iter().map(|(_, watchdog)| Arc::clone(watchdog));
+                std::iter::once(Arc::clone(running)).chain(paused).collect()
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Releases locks in the background: after a drop, a panic, a cancellation, or an attempt whose
+//! outcome is unknown.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::error::EndCause;
+use crate::error::LostReason;
+use crate::hold::Hold;
+use crate::hold::backend::Backend;
+use crate::host::{Moment, Timer};
+use crate::key::Keys;
+use crate::store::{LeaveFree, Ownership, Queued, Receipt, ReleaseRequest};
+
+/// The pause before a release is retried. It doubles up to [`LONGEST_RETRY`], and after
+/// [`SELDOM_AFTER`] up to [`SELDOM`]: by then the store is most likely down. A pause ends early
+/// when the store answers again.
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const LONGEST_RETRY: Duration = Duration::from_millis(500);
+const SELDOM: Duration = Duration::from_secs(5);
+const SELDOM_AFTER: Duration = Duration::from_secs(60);
+/// The maximum time for which an unanswered acquire may be under way. The operating system gives up
+/// a connection on which nothing is acknowledged for 3 s, and a server that stood still carries out
+/// what it received before what is sent later. If a release is sent after this time and answered,
+/// the acquire has therefore arrived before it, or never will.
+pub(crate) const UNDER_WAY: Duration = Duration::from_secs(5);
+/// The time for which an abandoned place may stay in a store's queue.
+const QUEUE_KEPT: Duration = Duration::from_secs(5);
+
+/// The keys that an attempt may take, and its value.
+#[derive(Clone)]
+pub(crate) struct Stake {
+    pub(super) key: Arc<str>,
+    others: Box<[Arc<str>]>,
+    value: Arc<str>,
+    pub(super) ttl: Duration,
+    /// The place in the store's queue that the attempt asks for, if any.
+    pub(super) queued: Option<Queued>,
+}
+
+impl Stake {
+    pub(crate) fn new(keys: Keys<'_>, value: Arc<str>, ttl: Duration, queued: Option<Queued>) -> Self {
+        Self {
+            key: Arc::clone(keys.first),
+            others: keys.others.into(),
+            value,
+            ttl,
+            queued,
+        }
+    }
+
+    pub(crate) fn value(&self) -> &Arc<str> {
+        &self.value
+    }
+
+    /// Releases whatever may have been taken. If `elsewhere` is set, first tries another connection
+    /// than that of the request, since the runtime of that one may be blocked.
+    pub(crate) fn give_back(&self, manager: &Arc<Backend>, receipt: &Receipt, elsewhere: bool) {
+        // The attempt was not sent, so it has taken nothing.
+        if receipt.connection().is_none() {
+            return;
+        }
+        for key in std::iter::once(&self.key).chain(&self.others) {
+            let unanswered_on = receipt.unanswered_on();
+            BackgroundRelease {
+                _tracked: match unanswered_on {
+                    Some(_) => manager.unanswered.token(),
+                    None => manager.held.token(),
+                },
+                arrived_by: manager.clock.now().after(UNDER_WAY),
+                // A place in a queue may outlive a short lease.
+                until: manager.clock.now().after(self.ttl.max(match self.queued {
+                    Some(_) => QUEUE_KEPT,
+                    None => Duration::ZERO,
+                })),
+                manager: Arc::clone(manager),
+                stake: Stake::new(key.into(), Arc::clone(&self.value), self.ttl, self.queued),
+                keep_until: None,
+                leave_free: None,
+                unanswered_on,
+                elsewhere,
+            }
+            .start();
+        }
+    }
+}
+
+/// Releases a held lock in the background. Does not block, and works on any thread, inside and
+/// outside of a runtime.
+pub(super) fn release_later(held: &Arc<Hold>) {
+    if held.manager.host.is_forked() {
+        return;
+    }
+    // A lock that expired and has a `lock_delay` is not released: its key stays for the delay.
+    let expired = held.was_late()
+        || matches!(
+            held.end_cause(),
+            Some(EndCause::Lost(LostReason::Expired | LostReason::Unreachable))
+        );
+    if expired && !held.options.lock_delay.is_zero() {
+        return;
+    }
+    for key in held.keys().iter() {
+        BackgroundRelease {
+            _tracked: held.manager.held.token(),
+            until: held.gone_by(),
+            manager: Arc::clone(&held.manager),
+            stake: Stake::new(key.into(), Arc::clone(&held.value), held.options.time_to_live(), None),
+            keep_until: held.keep().map(|keep| held.now().after(keep)),
+            leave_free: held.leave_free(),
+            unanswered_on: None,
+            arrived_by: Moment::from_nanos(0),
+            elsewhere: false,
+        }
+        .start();
+    }
+}
+
+/// A release of one key in the background, which is repeated until the store can no longer have the
+/// lock.
+struct BackgroundRelease {
+    manager: Arc<Backend>,
+    /// The key to release, and the value under it.
+    stake: Stake,
+    /// The end of the minimum hold.
+    keep_until: Option<Moment>,
+    leave_free: Option<LeaveFree>,
+    /// The connection of an unanswered acquire, which may still be under way and arrive after a
+    /// release on another connection. `None` if the acquire was answered.
+    unanswered_on: Option<u64>,
+    /// `true` if the first try goes to another connection than `unanswered_on`.
+    elsewhere: bool,
+    /// The time by which an unanswered acquire has arrived, if it ever does.
+    arrived_by: Moment,
+    /// The time by which the key has expired in the store.
+    until: Moment,
+    _tracked: TaskTrackerToken,
+}
+
+impl BackgroundRelease {
+    fn start(self) {
+        let receipt = Receipt::default();
+        if self.manager.store.release_now(&self.request(0, &receipt)).is_some() {
+            return;
+        }
+        // Under a clock that a test has paused, the retries follow that clock too. If no task can
+        // be spawned, the key expires with its lease.
+        let manager = Arc::clone(&self.manager);
+        let timer = manager.timer();
+        manager.host.spawn_by(timer, self.run(timer));
+    }
+
+    /// Returns the request for one try. The acquiring connection and the current one take turns: on
+    /// the first a release cannot overtake the acquire, but it may have fallen silent for good.
+    fn request<'a>(&'a self, tries: u32, receipt: &'a Receipt) -> ReleaseRequest<'a> {
+        ReleaseRequest {
+            key: &self.stake.key,
+            value: &self.stake.value,
+            keep: self
+                .keep_until
+                .map(|until| until.since(self.manager.clock.now()))
+                .filter(|keep| !keep.is_zero()),
+            unanswered_on: self.unanswered_on.filter(|_| tries.is_multiple_of(2)),
+            queued: self.stake.queued,
+            leave_free: self.leave_free,
+            receipt,
+        }
+    }
+
+    async fn run(self, timer: Timer) {
+        let mut pause = FIRST_RETRY;
+        let began = self.manager.clock.now();
+        for tries in u32::from(self.elsewhere).. {
+            let receipt = Receipt::default();
+            let mut back = pin!(self.manager.back.notified());
+            // Listens before the try, so that a store that returns during the try ends the pause.
+            back.as_mut().enable();
+            let asked = self.manager.clock.now();
+            match self.manager.release(timer, &self.request(tries, &receipt)).await {
+                // The acquire had arrived, and it arrives only once.
+                Ok(Ownership::Owned) => return,
+                // On the acquiring connection a release cannot overtake the acquire; on another one
+                // it can.
+                Ok(_) if self.unanswered_on.is_none() || receipt.connection() == self.unanswered_on => return,
+                Ok(_) if asked >= self.arrived_by => return,
+                Ok(_) => {}
+                Err(error) => tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again"),
+            }
+            if self.manager.clock.now() >= self.until {
+                return;
+            }
+            // The jitter spreads releases that failed together.
+            let host = &self.manager.host;
+            tokio::select! {
+                () = host.sleep(timer, pause.mul_f64(0.5 + host.fraction() / 2.0)) => {}
+                () = back => {}
+            }
+            let is_long_ago = self.manager.clock.now().since(began) >= SELDOM_AFTER;
+            pause = (pause * 2).min(if is_long_ago { SELDOM } else { LONGEST_RETRY });
+        }
+    }
+}

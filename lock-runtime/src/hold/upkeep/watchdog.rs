@@ -1,0 +1,763 @@
+//! One scheduler for all held locks: it renews them in time, many per round trip, and ends those
+//! that are lost.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::error::EndCause;
+use crate::error::LostReason;
+use crate::hold::Hold;
+use crate::hold::backend::Backend;
+use crate::hold::plan::{Plan, Retry};
+use crate::hold::tenure::Keeper;
+use crate::hold::tenure::{Servers, Tenure};
+use crate::hold::upkeep::pipelined::{self, Pipelined};
+use crate::hold::upkeep::releaser;
+use crate::host::{Clock, Host, Moment, Timer, TokioClock};
+use crate::store::{LockMode, LossHint, Ownership, StoreError};
+
+/// The maximum size of one batch: a longer script would hold up the server's other clients. The
+/// check of a key in exclusive mode, which is one read, counts as 1, and any other check or renewal
+/// of a key as [`LONGER`].
+const BATCH: usize = 1000;
+const LONGER: usize = 10;
+/// The number of batches that may be under way to one server at once. The other locks wait in the
+/// server's [`Queue`], the most urgent first: if all were sent at once, the last ones would time
+/// out behind the others and be sent again, until the server is overloaded.
+const AT_ONCE: usize = 4;
+/// The time after the grant at which a lock is first checked, if the store reports losses: shorter
+/// sections are not worth the command.
+const CHECK_AFTER: Duration = Duration::from_millis(20);
+/// The same for a lock that passes from call to call: without an early check, each of these calls
+/// could begin under a lock that is lost already. A chain of calls that ends sooner is not worth
+/// the command either.
+const CHECK_PASSED_AFTER: Duration = Duration::from_millis(4);
+/// The minimum interval between two checks of a lock in a shared mode after reports that its key
+/// was changed: every holder that comes or goes changes it.
+const CHECK_SHARED_EVERY: Duration = Duration::from_millis(250);
+/// The interval of the watchdog's sweeps. A sweep looks at the calls that ask the store, and at the
+/// turns on offer in lines. The second sweep takes back a turn that its call has not accepted.
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
+/// The maximum time between two looks at the clock while locks are held: the scheduler's timer
+/// stands still while the machine is suspended.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// The longest pause before a failed check is retried, which limits how long a lost lock goes
+/// unnoticed. The pause doubles up to this value; that of a renewal doubles up to a tenth of the
+/// lease or a quarter of the remaining time, whichever is shorter.
+const LONGEST_CHECK_RETRY: Duration = Duration::from_millis(250);
+/// The time without an answer after which the watchdog tells the store that a renewal is late. A
+/// quarter of the time left in the most urgent lease applies instead if that is shorter.
+const LATE: Duration = Duration::from_millis(200);
+/// The longest time between two questions to a server that has locks of this process. Only a
+/// question reveals a connection that has fallen silent.
+const ASK_EVERY: Duration = Duration::from_millis(400);
+/// The time after which a renewal without an answer counts as failed. Half of the remaining time
+/// applies instead if that is shorter.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(2);
+/// If less than this is left, one attempt may take all of it: a late answer is better than a second
+/// question.
+const NO_SECOND_ATTEMPT: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Default)]
+struct Schedule {
+    /// All held locks by the moment of their next event; the id keeps equal moments apart.
+    queue: BTreeMap<(Moment, u64), Arc<Tenure>>,
+    /// Locks of stores that report losses, by store and key. A lock is listed from its first check
+    /// or renewal on.
+    index: HashMap<(u64, Arc<str>), Vec<Arc<Tenure>>>,
+    /// The locks that are due, by server.
+    due: BTreeMap<Servers, Queue>,
+    /// The servers that the watchdog has to ask regularly, with the time of the last question.
+    asked: BTreeMap<Servers, Moment>,
+    /// The sweeps, in the order in which they are due.
+    sweeps: VecDeque<Sweep>,
+    /// The time at which the scheduler wakes by itself; `None` if it waits to be notified.
+    armed: Option<Moment>,
+    /// `true` while a scheduler is running.
+    running: bool,
+}
+
+impl Schedule {
+    /// Returns the time of the next event.
+    fn next(&self) -> Option<Moment> {
+        let lock = self.queue.first_key_value().map(|(&(due, _), _)| due);
+        let sweep = self.sweeps.front().map(|sweep| sweep.due);
+        lock.into_iter().chain(sweep).min()
+    }
+}
+
+/// A set of calls that is looked at regularly.
+struct Sweep {
+    due: Moment,
+    /// Looks at the calls. Returns `false` once none is left to look at.
+    look: Box<dyn FnMut(Moment) -> bool + Send>,
+}
+
+impl std::fmt::Debug for Sweep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Sweep").field(&self.due).finish()
+    }
+}
+
+/// The locks of one server that are due.
+#[derive(Debug, Default)]
+struct Queue {
+    /// The locks by deadline.
+    waiting: BTreeMap<(Moment, u64), Arc<Tenure>>,
+    /// The number of batches under way.
+    running: usize,
+}
+
+/// A scheduler for locks that use one clock.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    clock: Arc<dyn Clock>,
+    timer: Timer,
+    /// `true` if the scheduler keeps running when nothing is scheduled.
+    lasting: bool,
+    schedule: Mutex<Schedule>,
+    wake: Notify,
+    /// The releases sent without waiting for their outcome.
+    pub(super) pipelined: Pipelined,
+}
+
+/// A lock that is due, and `true` in `extend` if it is to be renewed and not only checked.
+#[derive(Debug)]
+struct Due {
+    held: Arc<Tenure>,
+    extend: bool,
+}
+
+impl Watchdog {
+    pub(super) fn new(clock: Arc<dyn Clock>, timer: Timer) -> Arc<Self> {
+        Self::make(clock, timer, false)
+    }
+
+    fn make(clock: Arc<dyn Clock>, timer: Timer, lasting: bool) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            timer,
+            lasting,
+            schedule: Mutex::default(),
+            wake: Notify::new(),
+            pipelined: Pipelined::default(),
+        })
+    }
+
+    /// Returns the host's watchdog for locks in real stores.
+    pub(super) fn of(host: &Host) -> Arc<Self> {
+        struct Kept(Arc<Watchdog>);
+        let make = || Kept(Self::make(host.clock(), Timer::LockThread, true));
+        Arc::clone(&host.keep(make).0)
+    }
+
+    /// Returns the host's watchdog for locks in memory stores.
+    pub(super) fn for_tokio(host: &Host) -> Arc<Self> {
+        struct Kept(Arc<Watchdog>);
+        let make = || Kept(Self::make(Arc::new(TokioClock), Timer::LockThread, true));
+        Arc::clone(&host.keep(make).0)
+    }
+
+    /// Calls `look` at regular intervals until it returns `false`. It looks at calls that may no
+    /// longer be polled.
+    pub(crate) fn watch_calls(self: &Arc<Self>, host: &Host, look: impl FnMut(Moment) -> bool + Send + 'static) {
+        let sweep = Sweep {
+            due: self.clock.now().after(SWEEP_EVERY),
+            look: Box::new(look),
+        };
+        let start = {
+            let mut schedule = self.schedule();
+            schedule.sweeps.push_back(sweep);
+            self.rearm(&mut schedule);
+            !std::mem::replace(&mut schedule.running, true)
+        };
+        if start {
+            self.start(host);
+        }
+    }
+
+    fn sweep(&self) {
+        // Read once: a sweep that is due again meanwhile is for the next time.
+        let now = self.clock.now();
+        loop {
+            let mut schedule = self.schedule();
+            let is_due = schedule.sweeps.front().is_some_and(|sweep| sweep.due <= now);
+            let due = if is_due { schedule.sweeps.pop_front() } else { None };
+            drop(schedule);
+            let Some(mut sweep) = due else { return };
+            let again = (sweep.look)(now);
+            if again {
+                // Counted from now, however long the look took, so that calls have that time to be
+                // polled.
+                sweep.due = self.clock.now().after(SWEEP_EVERY);
+                self.schedule().sweeps.push_back(sweep);
+            }
+        }
+    }
+
+    /// Returns `true` if nothing is scheduled.
+    pub(super) fn is_idle(&self) -> bool {
+        self.schedule().next().is_none()
+    }
+
+    /// Acts on a store's hint: checks the locks that it may concern at once.
+    pub(super) fn hint(&self, backend: &Backend, hint: &LossHint) {
+        let store = backend.number;
+        let now = self.clock.now();
+        let mut schedule = self.schedule();
+        let suspects: Vec<Arc<Tenure>> = match hint {
+            LossHint::Key(key) => schedule
+                .index
+                .get(&(store, Arc::from(&**key)))
+                .cloned()
+                .unwrap_or_default(),
+            LossHint::All(lane) | LossHint::Back(lane) => schedule
+                .queue
+                .values()
+                .filter(|held| held.servers.include(store, *lane))
+                .cloned()
+                .collect(),
+        };
+        for held in suspects {
+            let mut plan = held.plan();
+            let at = match (hint, plan.checked_at) {
+                // Other holders that come and go change the key all the time.
+                (LossHint::Key(_), Some(checked)) if held.mode != LockMode::Exclusive => {
+                    now.max(checked.after(CHECK_SHARED_EVERY))
+                }
+                _ => now,
+            };
+            // The answer to a check under way may be from before the hint.
+            let before = plan.check_at.filter(|_| !plan.in_flight);
+            plan.check_at = Some(before.map_or(at, |before| before.min(at)));
+            if matches!(hint, LossHint::Back(_)) {
+                plan.check_retry = None;
+                plan.hurry(now);
+            }
+            Self::reschedule(&mut schedule, &mut plan, &held);
+        }
+        self.rearm(&mut schedule);
+    }
+
+    /// Ends every lock of one manager for `cause`, and stops renewing them. Returns their
+    /// latest deadline.
+    pub(super) fn end_all(&self, manager: &Backend, cause: EndCause) -> Option<Moment> {
+        let mut ended = Vec::new();
+        let mut schedule = self.schedule();
+        schedule.queue.retain(|_, held| {
+            let theirs = std::ptr::eq(&raw const *held.manager, manager);
+            if theirs {
+                held.plan().due = None;
+                ended.push(Arc::clone(held));
+            }
+            !theirs
+        });
+        drop(schedule);
+        for held in &ended {
+            held.end_with(cause);
+        }
+        ended.iter().map(|held| held.deadline()).max()
+    }
+
+    fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves a lock to the time that its plan asks for. Has no effect on a forgotten lock.
+    fn reschedule(schedule: &mut Schedule, plan: &mut Plan, held: &Arc<Tenure>) {
+        let Some(due) = plan.due else { return };
+        let next = plan.next(held.ends_at());
+        if next != due {
+            schedule.queue.remove(&(due, held.id));
+            schedule.queue.insert((next, held.id), Arc::clone(held));
+            plan.due = Some(next);
+        }
+    }
+
+    /// Wakes the scheduler if an event is due before it would wake by itself.
+    fn rearm(&self, schedule: &mut Schedule) {
+        if let Some(due) = schedule.next()
+            && schedule.armed.is_none_or(|armed| due < armed)
+        {
+            schedule.armed = Some(due);
+            self.wake.notify_one();
+        }
+    }
+
+    fn start(self: &Arc<Self>, host: &Host) {
+        let supervisor = Supervisor {
+            host: host.clone(),
+            watchdog: Arc::clone(self),
+            finished: false,
+        };
+        // If this spawns no task because there is no thread or runtime, only the guards check the
+        // clock.
+        host.spawn_by(self.timer, supervisor.run());
+    }
+
+    async fn run(self: Arc<Self>, host: Host) {
+        loop {
+            let Some(next) = self.take_due(&host) else {
+                if !self.lasting {
+                    // A task in the user's runtime, or for one manager's own clock, must not
+                    // outlive the locks that it serves.
+                    return;
+                }
+                self.wake.notified().await;
+                continue;
+            };
+            let pause = next.since(self.clock.now()).min(LONGEST_SLEEP);
+            tokio::select! {
+                () = host.sleep(self.timer, pause) => {}
+                () = self.wake.notified() => {}
+            }
+        }
+    }
+
+    /// Ends the locks whose deadline has passed, and sends those that are due for renewal or a
+    /// check. Returns the time of the next event.
+    fn take_due(self: &Arc<Self>, host: &Host) -> Option<Moment> {
+        self.sweep();
+        let now = self.clock.now();
+        let mut ended = Vec::new();
+        let mut schedule = self.schedule();
+        while let Some(entry) = schedule.queue.first_entry()
+            && entry.key().0 <= now
+        {
+            let held = entry.remove();
+            let mut plan = held.plan();
+            plan.due = None;
+            if now >= held.ends_at() {
+                drop(plan);
+                ended.push((held, None));
+                continue;
+            }
+            let renew = !plan.in_flight && plan.renewal_due() <= now;
+            let check = !plan.in_flight && plan.check_due() <= now;
+            if renew && held.is_renewed_enough() {
+                drop(plan);
+                ended.push((held, Some(EndCause::Hung)));
+                continue;
+            }
+            if renew || check {
+                if held.manager.reports_losses && !plan.indexed {
+                    plan.indexed = true;
+                    for key in held.keys().iter() {
+                        let key = (held.manager.number, Arc::clone(key));
+                        schedule.index.entry(key).or_default().push(Arc::clone(&held));
+                    }
+                }
+                schedule.line_up(&mut plan, &held, now);
+            }
+            let next = plan.next(held.ends_at());
+            plan.due = Some(next);
+            drop(plan);
+            schedule.queue.insert((next, held.id), held);
+        }
+        schedule.ask_unasked(now);
+        let next = schedule.next();
+        let unasked = schedule.asked.values().map(|asked| asked.after(ASK_EVERY));
+        let next = next.map(|next| unasked.fold(next, Moment::min));
+        schedule.armed = next;
+        if next.is_none() && !self.lasting {
+            schedule.running = false;
+        }
+        let servers: Vec<_> = schedule.due.keys().cloned().collect();
+        let batches: Vec<_> = servers
+            .into_iter()
+            .flat_map(|server| self.load(host, &mut schedule, &server))
+            .collect();
+        drop(schedule);
+        // A woken call may release its lock at once, which locks the schedule.
+        for (held, cause) in ended {
+            match cause {
+                Some(cause) => held.end_with(cause),
+                // The clock shows which time limit has passed.
+                None => held.look_at_the_clock(),
+            }
+        }
+        for batch in batches {
+            drop(host.spawn_here(batch.run()));
+        }
+        next
+    }
+
+    /// Takes as many batches for a server as may be under way. The caller spawns them after the
+    /// schedule is unlocked.
+    fn load(self: &Arc<Self>, host: &Host, schedule: &mut Schedule, server: &Servers) -> Vec<Batch> {
+        let mut batches = Vec::new();
+        let now = self.clock.now();
+        let Some(queue) = schedule.due.get_mut(server) else {
+            return batches;
+        };
+        while queue.running < AT_ONCE {
+            let mut due = Vec::new();
+            let mut keys = 0;
+            while keys < BATCH
+                && let Some((_, held)) = queue.waiting.pop_first()
+            {
+                let mut plan = held.plan();
+                plan.waiting = None;
+                let watched = plan.due.is_some();
+                // A check that had to wait may have become a renewal.
+                let extend = plan.renewal_due() <= now && !held.is_renewed_enough();
+                drop(plan);
+                if watched {
+                    let is_a_read = !extend && held.mode == LockMode::Exclusive;
+                    keys += held.keys().iter().count() * if is_a_read { 1 } else { LONGER };
+                    due.push(Due { held, extend });
+                }
+            }
+            if due.is_empty() {
+                break;
+            }
+            queue.running += 1;
+            batches.push(Batch {
+                host: host.clone(),
+                watchdog: Arc::clone(self),
+                server: server.clone(),
+                due,
+            });
+        }
+        if queue.running == 0 {
+            schedule.due.remove(server);
+        }
+        batches
+    }
+}
+
+impl Keeper for Watchdog {
+    fn timer(&self) -> Timer {
+        self.timer
+    }
+
+    fn watch(self: Arc<Self>, held: &Arc<Tenure>) {
+        let start = {
+            let mut schedule = self.schedule();
+            let mut plan = held.plan();
+            plan.check_at = held.manager.reports_losses.then(|| held.granted.after(CHECK_AFTER));
+            let due = plan.next(held.ends_at());
+            plan.due = Some(due);
+            drop(plan);
+            schedule.queue.insert((due, held.id), Arc::clone(held));
+            if schedule.armed.is_none_or(|armed| due < armed) {
+                schedule.armed = Some(due);
+                self.wake.notify_one();
+            }
+            !std::mem::replace(&mut schedule.running, true)
+        };
+        if start {
+            self.start(&held.manager.host);
+        }
+    }
+
+    fn look_early(&self, held: &Arc<Tenure>) {
+        if !held.manager.reports_losses || held.looked_early.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut schedule = self.schedule();
+        let mut plan = held.plan();
+        if plan.checked_at.is_none() {
+            // Not before now: a check counts as late from its due time on.
+            let now = self.clock.now();
+            plan.check_at = Some(held.granted.after(CHECK_PASSED_AFTER).max(now));
+            Self::reschedule(&mut schedule, &mut plan, held);
+            drop(plan);
+            self.rearm(&mut schedule);
+        }
+    }
+
+    fn forget(&self, held: &Tenure) {
+        let mut schedule = self.schedule();
+        let mut plan = held.plan();
+        if let Some(due) = plan.due.take() {
+            schedule.queue.remove(&(due, held.id));
+        }
+        if let Some(place) = plan.waiting.take()
+            && let Some(queue) = schedule.due.get_mut(&held.servers)
+        {
+            queue.waiting.remove(&(place, held.id));
+        }
+        if std::mem::take(&mut plan.indexed) {
+            for key in held.keys().iter() {
+                let key = (held.manager.number, Arc::clone(key));
+                if let Some(all) = schedule.index.get_mut(&key) {
+                    all.retain(|other| other.id != held.id);
+                    if all.is_empty() {
+                        schedule.index.remove(&key);
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_in_time(&self, held: &Arc<Tenure>) {
+        let mut schedule = self.schedule();
+        Self::reschedule(&mut schedule, &mut held.plan(), held);
+        self.rearm(&mut schedule);
+    }
+
+    fn release_later(&self, held: &Arc<Hold>) {
+        releaser::release_later(held);
+    }
+
+    fn release_in_order(self: Arc<Self>, held: &Arc<Hold>, key: &Arc<str>) -> bool {
+        pipelined::send(&self, held, key)
+    }
+}
+
+impl Schedule {
+    /// Puts a lock into its server's queue.
+    fn line_up(&mut self, plan: &mut Plan, held: &Arc<Tenure>, now: Moment) {
+        plan.in_flight = true;
+        plan.checked_at = Some(now);
+        plan.waiting = Some(held.deadline());
+        if held.manager.reports_losses && !held.manager.store.release_is_immediate() {
+            match self.asked.get_mut(&held.servers) {
+                Some(asked) => *asked = now,
+                None => drop(self.asked.insert(held.servers.clone(), now)),
+            }
+        }
+        let queue = match self.due.get_mut(&held.servers) {
+            Some(queue) => queue,
+            None => self.due.entry(held.servers.clone()).or_default(),
+        };
+        queue.waiting.insert((held.deadline(), held.id), Arc::clone(held));
+    }
+
+    /// Schedules a check of one lock for each server that has not been asked for a while.
+    fn ask_unasked(&mut self, now: Moment) {
+        let mut unasked: Vec<Servers> = Vec::new();
+        self.asked.retain(|server, asked| {
+            let is_unasked = asked.after(ASK_EVERY) <= now;
+            if is_unasked {
+                unasked.push(server.clone());
+            }
+            !is_unasked
+        });
+        let mut chosen = Vec::new();
+        for held in self.queue.values() {
+            if unasked.is_empty() {
+                break;
+            }
+            let Some(at) = unasked.iter().position(|unasked| *unasked == held.servers) else {
+                continue;
+            };
+            let plan = held.plan();
+            if plan.in_flight {
+                // A question about this lock is in flight or in the queue.
+                self.asked.insert(unasked.swap_remove(at), now);
+            } else if plan.indexed {
+                unasked.swap_remove(at);
+                chosen.push(Arc::clone(held));
+            }
+        }
+        for held in chosen {
+            let mut plan = held.plan();
+            self.line_up(&mut plan, &held, now);
+            Watchdog::reschedule(self, &mut plan, &held);
+        }
+    }
+}
+
+/// Restarts the scheduler if it panics, and records its end if its runtime ends.
+struct Supervisor {
+    host: Host,
+    watchdog: Arc<Watchdog>,
+    /// `true` if the scheduler ended regularly and has recorded that itself.
+    finished: bool,
+}
+
+impl Supervisor {
+    async fn run(mut self) {
+        loop {
+            let run = Arc::clone(&self.watchdog).run(self.host.clone());
+            let Err(error) = self.host.spawn_here(run).await else {
+                break;
+            };
+            if error.is_cancelled() {
+                return;
+            }
+            tracing::error!(%error, "the lock watchdog panicked and was restarted");
+        }
+        self.finished = true;
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        // After a regular end, another scheduler may have started since.
+        if !self.finished {
+            self.watchdog.schedule().running = false;
+        }
+    }
+}
+
+/// Locks of one server that are renewed or checked together. Each batch is a task of its own, so
+/// that a slow server does not delay the locks of another one.
+struct Batch {
+    host: Host,
+    watchdog: Arc<Watchdog>,
+    server: Servers,
+    due: Vec<Due>,
+}
+
+impl Batch {
+    async fn run(mut self) {
+        let Some(first) = self.due.first() else { return };
+        let manager = Arc::clone(&first.held.manager);
+        let (store, timer) = (&manager.store, self.watchdog.timer);
+        let requests: Vec<_> = self
+            .due
+            .iter()
+            .flat_map(|due| due.held.renew_requests(due.extend))
+            .collect();
+        // The new deadlines count from here: the store cannot have set the expiry earlier.
+        let sent = self.watchdog.clock.now();
+        let left = self.due.iter().map(|due| due.held.deadline().since(sent)).min();
+        let left = left.unwrap_or_default();
+        let answer = async {
+            let mut answer = store.renew(&requests);
+            tokio::select! {
+                biased;
+                answer = &mut answer => return answer,
+                () = manager.host.sleep(timer, LATE.min(left / 4)) => {
+                    for lane in self.server.lanes() {
+                        store.renewal_is_late(lane);
+                    }
+                }
+            }
+            answer.await
+        };
+        let answer = manager.host.timeout(timer, budget(left), answer).await;
+        let due = std::mem::take(&mut self.due);
+        match answer {
+            Some(Ok(verdicts)) if verdicts.len() == requests.len() => {
+                let mut verdicts = verdicts.into_iter();
+                for due in due {
+                    let keys = due.held.keys().iter().count();
+                    let verdict = verdicts.by_ref().take(keys).fold(Ownership::Owned, Ownership::or);
+                    self.settle(&due, sent, Some(verdict));
+                }
+            }
+            failure => {
+                let error = match failure {
+                    Some(Ok(_)) => StoreError::unknown("the store gave a wrong number of verdicts"),
+                    Some(Err(error)) => error,
+                    None => StoreError::unknown("no answer in time"),
+                };
+                tracing::debug!(%error, locks = due.len(), "renewal failed, trying again until the deadline");
+                for due in due {
+                    self.settle(&due, sent, None);
+                }
+            }
+        }
+    }
+
+    /// Records the verdict on one lock. `None` means no answer, which leaves the deadline as it is.
+    fn settle(&self, due: &Due, sent: Moment, verdict: Option<Ownership>) {
+        let held = &due.held;
+        // Dropped last, after the schedule and the plan are unlocked.
+        let _answered = Answered(held);
+        let mut schedule = self.watchdog.schedule();
+        let mut plan = held.plan();
+        plan.in_flight = false;
+        if plan.due.is_none() {
+            return;
+        }
+        if held.end_cause().is_some() {
+            // Another part of the process has ended the lock: it is not renewed again, whatever the
+            // store's answer is.
+            if let Some(place) = plan.due.take() {
+                schedule.queue.remove(&(place, held.id));
+            }
+            return;
+        }
+        match verdict {
+            Some(Ownership::Owned) => {
+                plan.check_retry = None;
+                plan.check_at = plan.check_at.filter(|at| *at > sent);
+                if due.extend {
+                    plan.renewal_retry = None;
+                    plan.renew_at = held.renewed(sent);
+                } else {
+                    plan.hurry(self.watchdog.clock.now());
+                }
+            }
+            Some(lost @ (Ownership::Gone | Ownership::Foreign)) => {
+                if let Some(place) = plan.due.take() {
+                    schedule.queue.remove(&(place, held.id));
+                }
+                drop(plan);
+                drop(schedule);
+                let reason = if lost == Ownership::Gone {
+                    LostReason::Deleted
+                } else {
+                    LostReason::Taken
+                };
+                held.end_with(EndCause::Lost(reason));
+                return;
+            }
+            None => {
+                let now = self.watchdog.clock.now();
+                if due.extend {
+                    let longest = (held.lease / 10).min(held.deadline().since(now) / 4);
+                    plan.renewal_retry = Some(Retry::after(plan.renewal_retry, now, longest));
+                }
+                // A check that became due after the send is not delayed.
+                if plan.check_at.is_some_and(|at| at <= sent) {
+                    plan.check_retry = Some(Retry::after(plan.check_retry, now, LONGEST_CHECK_RETRY));
+                }
+            }
+        }
+        Watchdog::reschedule(&mut schedule, &mut plan, held);
+        self.watchdog.rearm(&mut schedule);
+    }
+}
+
+/// Wakes the calls that wait for the answer to a check or renewal.
+struct Answered<'a>(&'a Tenure);
+
+impl Drop for Answered<'_> {
+    fn drop(&mut self) {
+        self.0.answered.notify_waiters();
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        // The locks are still listed if the store panicked or the runtime ended. That counts as no
+        // answer.
+        let sent = self.watchdog.clock.now();
+        for due in std::mem::take(&mut self.due) {
+            self.settle(&due, sent, None);
+        }
+        let mut schedule = self.watchdog.schedule();
+        let Some(queue) = schedule.due.get_mut(&self.server) else {
+            return;
+        };
+        queue.running = queue.running.saturating_sub(1);
+        let Some(host) = Some(&self.host).filter(|host| host.has_runtime()) else {
+            // The runtime has ended. A scheduler in another runtime may take over.
+            for held in std::mem::take(&mut queue.waiting).into_values() {
+                let mut plan = held.plan();
+                (plan.waiting, plan.in_flight) = (None, false);
+            }
+            return;
+        };
+        let batches = self.watchdog.load(host, &mut schedule, &self.server);
+        drop(schedule);
+        for batch in batches {
+            drop(host.spawn_here(batch.run()));
+        }
+    }
+}
+
+/// Returns the time to wait for the answer to a renewal while `left` remains of the leases.
+fn budget(left: Duration) -> Duration {
+    (left / 2).max(left.min(NO_SECOND_ATTEMPT)).min(LONGEST_ATTEMPT)
+}

@@ -1,0 +1,403 @@
+//! The surroundings of a manager: time, randomness, tasks, and the identity of its process.
+//!
+//! A manager has one [`Host`], and everything in this crate that depends on its surroundings asks
+//! it. `.ci/host` checks that no other room does so by itself. All managers of a process share one
+//! host, unless a simulation (`cfg(lock_simulation)`) gives each of them a process of its own.
+
+// Without a simulation, some methods need nothing from `self`.
+#![cfg_attr(not(lock_simulation), allow(clippy::unused_self))]
+
+mod backoff;
+mod clock;
+mod identity;
+mod lock_thread;
+#[cfg(lock_simulation)]
+pub mod world;
+
+use std::any::{Any, TypeId};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
+
+use once_cell::sync::Lazy;
+use tokio::runtime::{Handle, Id};
+use tokio::task::JoinHandle;
+
+pub use self::backoff::Backoff;
+pub use self::clock::{BootClock, Clock, Moment, TokioClock};
+use crate::host::clock::tokio_clock_is_paused;
+use crate::host::lock_thread::LockThread;
+
+/// The surroundings of a manager. Clones are cheap, and share one host.
+#[derive(Clone)]
+pub(crate) struct Host(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    lock_thread: LockThread,
+    place: OnceLock<Box<str>>,
+    /// The last number given out.
+    number: AtomicU64,
+    /// Values that other rooms keep once per host, by type.
+    kept: Mutex<BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+    #[cfg(lock_simulation)]
+    world: Option<Arc<dyn world::World>>,
+}
+
+/// The host of this process.
+impl Default for Host {
+    fn default() -> Self {
+        Self::process()
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Host").field(&self.place()).finish()
+    }
+}
+
+/// The runtime whose timer a wait uses, or that drives a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// The lock thread's, which does not depend on the caller's runtime.
+    LockThread,
+    /// The caller's, whose clock a test has paused.
+    Caller,
+}
+
+impl Timer {
+    /// Returns the timer for waits that follow tokio's clock, paused or not.
+    pub(crate) fn of_tokio() -> Self {
+        if tokio_clock_is_paused() {
+            Self::Caller
+        } else {
+            Self::LockThread
+        }
+    }
+}
+
+/// A runtime of the caller.
+#[derive(Clone, Debug)]
+pub(crate) struct Runtime {
+    handle: Handle,
+    /// Distinguishes the runtimes of a simulated process, which all run in one.
+    #[cfg(lock_simulation)]
+    number: u32,
+}
+
+impl Runtime {
+    pub(crate) fn id(&self) -> RuntimeId {
+        RuntimeId {
+            id: self.handle.id(),
+            #[cfg(lock_simulation)]
+            number: self.number,
+        }
+    }
+}
+
+/// A future that completes after a given time.
+pub(crate) type Sleep = tokio::time::Sleep;
+
+/// Distinguishes the runtimes of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RuntimeId {
+    id: Id,
+    #[cfg(lock_simulation)]
+    number: u32,
+}
+
+impl Host {
+    /// Returns the host of this process.
+    pub(crate) fn process() -> Self {
+        #[cfg(lock_simulation)]
+        assert!(
+            world::current_runtime().is_none(),
+            "a simulated process reaches for the real one"
+        );
+        static PROCESS: Lazy<Host> = Lazy::new(|| Host(Arc::default()));
+        PROCESS.clone()
+    }
+
+    #[cfg(lock_simulation)]
+    pub(crate) fn simulated(world: Arc<dyn world::World>) -> Self {
+        Self(Arc::new(Inner {
+            world: Some(world),
+            ..Inner::default()
+        }))
+    }
+
+    /// Returns this host's value of type `T`, which `make` creates on first use. `make` must not
+    /// call this method.
+    pub(crate) fn keep<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = kept.get(&TypeId::of::<T>())
+            && let Ok(known) = Arc::clone(known).downcast::<T>()
+        {
+            return known;
+        }
+        let new = Arc::new(make());
+        kept.insert(TypeId::of::<T>(), Arc::<T>::clone(&new));
+        new
+    }
+
+    /// Returns a number that is larger than all earlier ones of this host, and never zero.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+/// The process.
+impl Host {
+    /// Returns `true` if this process was forked from one that had already used locks. It then owns
+    /// none of the inherited locks, and a mutex that a thread of its parent had locked stays
+    /// locked.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.0.lock_thread.is_inherited()
+    }
+
+    /// Returns the part of a holder's value that is the same for the whole process:
+    /// `:<host>:<pid>:`.
+    pub(crate) fn place(&self) -> &str {
+        self.0.place.get_or_init(|| {
+            #[cfg(lock_simulation)]
+            if let Some(world) = &self.0.world {
+                return identity::place(&world.name(), world.pid());
+            }
+            identity::of_this_process()
+        })
+    }
+}
+
+/// Time.
+impl Host {
+    /// Returns the present moment, including the time for which the machine was suspended.
+    pub(crate) fn now(&self) -> Moment {
+        #[cfg(lock_simulation)]
+        if let Some(world) = &self.0.world {
+            return world.now();
+        }
+        BootClock.now()
+    }
+
+    /// Returns the clock of [`now`](Self::now).
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        #[cfg(lock_simulation)]
+        if let Some(world) = &self.0.world {
+            return Arc::new(world::WorldClock::new(world));
+        }
+        Arc::new(BootClock)
+    }
+
+    /// Returns the time since 1970.
+    pub(crate) fn unix_time(&self) -> Duration {
+        #[cfg(lock_simulation)]
+        if let Some(world) = &self.0.world {
+            return world.unix_time();
+        }
+        SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+    }
+
+    /// Returns a future that completes after `span`. Any runtime may drive it. Cancel safe.
+    pub(crate) fn sleep(&self, timer: Timer, span: Duration) -> Sleep {
+        #[cfg(lock_simulation)]
+        if self.0.world.is_some() {
+            return tokio::time::sleep(span);
+        }
+        // A `Sleep` belongs to the runtime in which it was created, wherever it is polled. Managers
+        // start the lock thread, so it exists here. It does not exist in a forked child, which
+        // cannot acquire locks and therefore does not get here (see `LockThread::get`).
+        let _context = match timer {
+            Timer::LockThread => self.0.lock_thread.known().map(Handle::enter),
+            // A lock taken under a paused clock may be released outside of any runtime.
+            Timer::Caller if Handle::try_current().is_err() => self.0.lock_thread.known().map(Handle::enter),
+            Timer::Caller => None,
+        };
+        tokio::time::sleep(span)
+    }
+
+    /// Returns the output of `future`, or `None` once `span` has passed.
+    pub(crate) async fn timeout<F: Future>(&self, timer: Timer, span: Duration, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        tokio::select! {
+            biased;
+            output = future.as_mut() => return Some(output),
+            () = self.sleep(timer, span) => {}
+        }
+        // If the caller's runtime was blocked, the answer may have arrived without being read yet.
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+            if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
+                return Some(output);
+            }
+        }
+        None
+    }
+}
+
+/// Chance.
+impl Host {
+    /// Fills `bytes` with random bytes that cannot be predicted.
+    ///
+    /// # Errors
+    /// Fails if the operating system provides no random bytes.
+    pub(crate) fn fill(&self, bytes: &mut [u8]) -> Result<(), getrandom::Error> {
+        #[cfg(lock_simulation)]
+        if let Some(world) = &self.0.world {
+            for chunk in bytes.chunks_mut(8) {
+                let random = world.random().to_ne_bytes();
+                chunk.copy_from_slice(&random[..chunk.len()]);
+            }
+            return Ok(());
+        }
+        getrandom::fill(bytes)
+    }
+
+    /// Returns a number that no other host has drawn.
+    pub(crate) fn unique(&self) -> u64 {
+        let mut bytes = [0; 8];
+        match self.fill(&mut bytes) {
+            Ok(()) => u64::from_ne_bytes(bytes),
+            Err(_) => fastrand::u64(..),
+        }
+    }
+
+    /// Returns a random fraction, from 0 to less than 1, for jitter.
+    pub(crate) fn fraction(&self) -> f64 {
+        #[cfg(lock_simulation)]
+        if let Some(world) = &self.0.world {
+            return fastrand::Rng::with_seed(world.random()).f64();
+        }
+        fastrand::f64()
+    }
+
+    /// Returns a random number in `range`, for jitter.
+    pub(crate) fn between(&self, range: Range<u64>) -> u64 {
+        #[cfg(lock_simulation)]
+        if let Some(world) = &self.0.world {
+            return fastrand::Rng::with_seed(world.random()).u64(range);
+        }
+        fastrand::u64(range)
+    }
+}
+
+/// Tasks.
+impl Host {
+    /// Starts the lock thread, if it is not running.
+    ///
+    /// # Errors
+    /// Fails if the operating system cannot start a thread, or this process was forked from one
+    /// that had already started it.
+    pub(crate) fn start(&self) -> io::Result<()> {
+        #[cfg(lock_simulation)]
+        if self.0.world.is_some() {
+            return Ok(());
+        }
+        self.0.lock_thread.get().map(drop)
+    }
+
+    /// Runs a task on the lock thread.
+    ///
+    /// # Errors
+    /// Fails like [`start`](Self::start), and drops the task.
+    pub(crate) fn spawn<F>(&self, task: F) -> io::Result<()>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        #[cfg(lock_simulation)]
+        if let Some(world) = &self.0.world {
+            drop(world::spawn_in(world, world::LOCK_THREAD, task));
+            return Ok(());
+        }
+        drop(self.0.lock_thread.get()?.spawn(task));
+        Ok(())
+    }
+
+    /// Runs a task in the current runtime.
+    ///
+    /// # Panics
+    /// Panics outside of a runtime, like `tokio::spawn`.
+    pub(crate) fn spawn_here<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        #[cfg(lock_simulation)]
+        if let Some(world) = &self.0.world {
+            return world::spawn_beside(world, task);
+        }
+        tokio::spawn(task)
+    }
+
+    /// Runs a task in a runtime of the caller.
+    pub(crate) fn spawn_on<F>(&self, runtime: &Runtime, task: F)
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        #[cfg(lock_simulation)]
+        if let Some(world) = &self.0.world {
+            drop(world::spawn_in(world, runtime.number, task));
+            return;
+        }
+        drop(runtime.handle.spawn(task));
+    }
+
+    /// Runs a task in the runtime of `timer`. Drops the task and returns `false` if there is no
+    /// such runtime.
+    pub(crate) fn spawn_by<F>(&self, timer: Timer, task: F) -> bool
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        match timer {
+            Timer::LockThread => self.spawn(task).is_ok(),
+            Timer::Caller if self.has_runtime() => {
+                drop(self.spawn_here(task));
+                true
+            }
+            Timer::Caller => false,
+        }
+    }
+
+    /// Returns the caller's runtime. `None` outside of any runtime, and on the lock thread.
+    pub(crate) fn runtime(&self) -> Option<Runtime> {
+        let handle = Handle::try_current().ok()?;
+        #[cfg(lock_simulation)]
+        let number = world::current_runtime()?;
+        #[cfg(lock_simulation)]
+        if number == world::LOCK_THREAD {
+            return None;
+        }
+        let known = self.0.lock_thread.known();
+        let is_callers = known.is_none_or(|lock_thread| lock_thread.id() != handle.id());
+        is_callers.then_some(Runtime {
+            handle,
+            #[cfg(lock_simulation)]
+            number,
+        })
+    }
+
+    /// Returns `true` in a runtime, the lock thread's included.
+    pub(crate) fn has_runtime(&self) -> bool {
+        Handle::try_current().is_ok()
+    }
+}
+
+/// Distinguishes the tasks of a process.
+pub(crate) type TaskId = tokio::task::Id;
+
+/// Returns the id of the current task, or `None` directly inside `block_on`, which is not a task.
+pub(crate) fn task() -> Option<TaskId> {
+    tokio::task::try_id()
+}

@@ -1,0 +1,364 @@
+//! The settings of a manager.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::{Observer, Shared};
+use crate::error::ConfigError;
+use crate::hold::upkeep::Pace;
+use crate::hold::{Backend, HandoverLimits, LockOptions};
+use crate::host::{Backoff, Clock, Host};
+use crate::manager::LockManager;
+use crate::manager::url;
+use crate::store::memory::MemoryStore;
+#[cfg(feature = "legacy-setnx")]
+use crate::store::redis::LegacySetnxStore;
+use crate::store::redis::{RedisSettings, RedisStore};
+use crate::store::{LeaveFree, LockStore, StoreError};
+
+/// Builds a [`LockManager`]. Created by [`LockManager::builder`].
+///
+/// ```
+/// # use lock_runtime::{Backoff, LockManager};
+/// # use std::time::Duration;
+/// let locks = LockManager::builder("memory://")
+///     .prefix("shop:")
+///     .default_lease(Duration::from_secs(15))
+///     .default_wait(Duration::from_secs(2))
+///     .backoff(Backoff::new(Duration::from_millis(2), Duration::from_millis(100)))
+///     .build()?;
+/// assert_eq!(locks.prefix(), "shop:");
+/// # Ok::<(), lock_runtime::ConfigError>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "nothing happens until `build`"]
+pub struct LockManagerBuilder {
+    url: String,
+    store: Option<Arc<dyn LockStore>>,
+    prefix: String,
+    defaults: LockOptions,
+    backoff: Backoff,
+    skew: Duration,
+    clock: Option<Arc<dyn Clock>>,
+    redis: RedisSettings,
+    shutdown_grace: Duration,
+    handover: HandoverLimits,
+    leave_free: Option<LeaveFree>,
+    #[cfg(feature = "legacy-setnx")]
+    legacy_setnx: bool,
+    host: Host,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+/// Omits the URL, which may contain a password.
+impl fmt::Debug for LockManagerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManagerBuilder")
+            .field("store", &self.store)
+            .field("prefix", &self.prefix)
+            .field("defaults", &self.defaults)
+            .field("connect_timeout", &self.redis.connect_timeout)
+            .field("response_timeout", &self.redis.response_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LockManagerBuilder {
+    pub(super) fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            store: None,
+            prefix: "dist_lock:".to_owned(),
+            defaults: LockOptions::default(),
+            backoff: Backoff::default(),
+            skew: Duration::ZERO,
+            clock: None,
+            redis: RedisSettings::default(),
+            shutdown_grace: Duration::from_secs(10),
+            handover: HandoverLimits::default(),
+            leave_free: Some(LeaveFree {
+                pause: Duration::from_millis(12),
+                every: Duration::from_millis(900),
+                is_due: false,
+            }),
+            #[cfg(feature = "legacy-setnx")]
+            legacy_setnx: false,
+            host: Host::process(),
+            observer: None,
+        }
+    }
+
+    /// Sets the prefix of every key in the store. Defaults to `dist_lock:`. May be empty.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets the default lease. Defaults to 30 s.
+    pub fn default_lease(mut self, lease: Duration) -> Self {
+        self.defaults.lease = lease;
+        self
+    }
+
+    /// Sets the default `wait`, the limit of an acquisition. Defaults to 10 s.
+    pub fn default_wait(mut self, wait: Duration) -> Self {
+        self.defaults.wait = wait;
+        self
+    }
+
+    /// Sets the default `max_renewals`, and removes a default
+    /// [`default_max_hold`](Self::default_max_hold). Defaults to 30, which lets a body run for 2/3
+    /// × 31 = 20.7 leases.
+    pub fn default_max_renewals(mut self, max_renewals: u32) -> Self {
+        self.defaults.set_max_renewals(max_renewals);
+        self
+    }
+
+    /// Sets the default `max_hold`, which replaces the default
+    /// [`default_max_renewals`](Self::default_max_renewals). Unset by default.
+    pub fn default_max_hold(mut self, max_hold: Duration) -> Self {
+        self.defaults.set_max_hold(max_hold);
+        self
+    }
+
+    /// Sets how often, and for how long, a lock may be handed from call to call inside this process
+    /// before it goes back to the store. Defaults to 128 times and 50 ms. [`HandoverLimits::OFF`]
+    /// disables the handover.
+    pub fn handover(mut self, handover: HandoverLimits) -> Self {
+        self.handover = handover;
+        self
+    }
+
+    /// Sets how often a contended lock is left free, so that clients that do not stand in its queue
+    /// get a turn: for `pause`, once it has not been free for `every`. Defaults to 12 ms and 900
+    /// ms.
+    ///
+    /// Normally a release hands the lock to the next waiting call in the same step. A client that
+    /// does not stand in the queue, and tries `SET … NX` every few milliseconds instead, would
+    /// hardly ever find the lock free. If it tries more often than `pause`, it is certain to find
+    /// the lock free now and then: about once a second by default, which costs the waiting calls
+    /// 1 to 2 % of their throughput. The order of [`fair`](crate::LockRequest::fair) calls among
+    /// themselves does not change.
+    ///
+    /// While you migrate services from another client, an `every` of zero leaves the lock free
+    /// after each release, which gives that client a fair share: it gets its turn between any two
+    /// turns of this service, where one turn is as long as [`handover`](Self::handover) allows one
+    /// process. A `pause` of zero disables this: the lock is never left free for other clients.
+    ///
+    /// A `pause` above half a second counts as half a second. Locks in a shared mode have no
+    /// clients of other kinds, and are not left free.
+    pub fn leave_free(mut self, pause: Duration, every: Duration) -> Self {
+        self.leave_free = (!pause.is_zero()).then_some(LeaveFree {
+            pause: pause.clamp(Duration::from_millis(1), Duration::from_millis(500)),
+            every,
+            is_due: false,
+        });
+        self
+    }
+
+    /// Sets the pauses between attempts where no message tells a waiter when to try again: the
+    /// store is out of reach, or has no queue. Defaults to at most 5 ms at first, and at most 250
+    /// ms later.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Shares the locks with services that still use the lock pattern from before Redis 2.6.12:
+    /// `SETNX <key>_lock <end, in ms since 1970>`, taken over by `GETSET` once that time has
+    /// passed. Off by default.
+    ///
+    /// Such services can then be migrated one at a time. Every manager that must exclude them needs
+    /// this setting. The names of their keys start with the [`prefix`](Self::prefix), which is
+    /// empty in most cases.
+    ///
+    /// Their pattern has weaknesses, which affect your locks as long as such a service runs:
+    /// - A lock ends when the clock of the client that reads it says so. A service whose clock is
+    ///   ahead takes over a lock that is still held. If that lock is held by this crate, it is
+    ///   lost, and the body is cancelled as soon as the loss is noticed. At least a third of a
+    ///   renewed lease is left at any time, so clocks that are ahead by less than that do no harm.
+    ///   For locks that are not renewed, set the difference as [`skew`](Self::skew).
+    /// - Such services do not renew their locks, and do not stop their work when their time is
+    ///   over.
+    /// - If several of them take over a lock that has ended, the late ones overwrite the winner's
+    ///   end time with their own. If the winner is a call of this crate, it has then lost the lock.
+    ///
+    /// Calls of this crate acquire, renew and release in one atomic step each, by the server's
+    /// clock, and are cancelled before their time is over. With this setting they cannot be `fair`
+    /// or in a shared mode, and they try again after a [pause](Self::backoff) instead of being
+    /// woken. A key whose value is not a time in ms results in
+    /// [`LockError::Store`](crate::LockError::Store) and is left unchanged.
+    #[cfg(feature = "legacy-setnx")]
+    pub fn legacy_setnx(mut self) -> Self {
+        self.legacy_setnx = true;
+        self
+    }
+
+    /// Sets how far the clocks of servers that can replace one another may differ. Defaults to
+    /// zero, which is right for a single server.
+    ///
+    /// Every lease is relied on for that much less, because expiries are replicated as wall-clock
+    /// times, and is renewed after 2/3 of the rest, so that `max_renewals` stands for less time.
+    pub fn skew(mut self, skew: Duration) -> Self {
+        self.skew = skew;
+        self
+    }
+
+    /// Sets the time limit for making a connection. Defaults to 2 s.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.redis.connect_timeout = limit;
+        self
+    }
+
+    /// Sets the time limit for one command, the response time-out. Defaults to 1 s. The manager
+    /// replaces a connection that leaves a command unanswered for longer.
+    pub fn response_timeout(mut self, limit: Duration) -> Self {
+        self.redis.response_timeout = limit;
+        self
+    }
+
+    /// Sets the time for which [`shutdown`](LockManager::shutdown) lets bodies run on. Defaults to
+    /// 10 s.
+    pub fn shutdown_grace(mut self, grace: Duration) -> Self {
+        self.shutdown_grace = grace;
+        self
+    }
+
+    /// Sets the certificate authority (PEM) that the manager trusts for `rediss://`, instead of the
+    /// system's.
+    #[cfg(feature = "tls")]
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.redis.set_root_certificate(pem.into());
+        self
+    }
+
+    /// Sets the certificate and key (PEM) by which the manager identifies itself to the server for
+    /// `rediss://`.
+    #[cfg(feature = "tls")]
+    pub fn client_certificate(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.redis.set_client_certificate(certificate.into(), key.into());
+        self
+    }
+
+    /// Sets the clock that deadlines are read from. Defaults to [`BootClock`](crate::BootClock),
+    /// and to [`TokioClock`](crate::TokioClock) for the memory store.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Some(Arc::new(clock));
+        self
+    }
+
+    /// Sets the store that keeps the locks. The URL is then only a name.
+    #[cfg(feature = "custom-store")]
+    pub fn store(self, store: Arc<dyn LockStore>) -> Self {
+        self.with_store(store)
+    }
+
+    #[cfg(any(feature = "custom-store", feature = "testing", test))]
+    pub(crate) fn with_store(mut self, store: Arc<dyn LockStore>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Sets the simulated process that the manager lives in.
+    #[cfg(lock_simulation)]
+    pub fn world(mut self, world: Arc<dyn crate::world::World>) -> Self {
+        self.host = Host::simulated(world);
+        self
+    }
+
+    /// Sets the function that connects to the server.
+    #[cfg(lock_simulation)]
+    pub fn dial<F>(
+        mut self,
+        dial: impl Fn(redis::ConnectionInfo, redis::AsyncConnectionConfig) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<redis::aio::MultiplexedConnection, redis::RedisError>> + Send + 'static,
+    {
+        self.redis.set_dial(dial);
+        self
+    }
+
+    /// Sets an observer of the locks taken.
+    #[cfg(feature = "testing")]
+    pub(crate) fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// Builds the manager. It connects on first use; [`LockManager::check_connection`] connects at
+    /// once.
+    ///
+    /// # Errors
+    /// [`ConfigError::Url`] when the URL is not understood, or `legacy_setnx` is set for a store
+    /// other than a Redis server.
+    /// [`ConfigError::Settings`] when no lock can have the default lease or `max_hold`, or the lock
+    /// thread cannot be started.
+    pub fn build(self) -> Result<LockManager, ConfigError> {
+        let url = url::without_password(&self.url);
+        self.defaults
+            .check_defaults()
+            .map_err(|problem| ConfigError::Settings {
+                problem: format!("the manager for `{url}` cannot be built: {problem}").into(),
+            })?;
+        if let Err(error) = self.host.start() {
+            let problem = format!(
+                "the lock thread of the manager for `{url}` cannot be started: {error}; let the process have one more thread"
+            );
+            return Err(ConfigError::Settings {
+                problem: problem.into(),
+            });
+        }
+        let store = self.open_store(&url)?;
+        let pace = Pace::of(&self.host, self.clock.as_ref(), store.release_is_immediate());
+        let mut backend = Backend::new(
+            self.host.clone(),
+            store,
+            url,
+            self.prefix,
+            self.clock,
+            self.skew,
+            self.handover,
+        );
+        backend.response_timeout = self.redis.response_timeout;
+        backend.leave_free = self.leave_free;
+        Ok(LockManager::new(Arc::new(Shared::new(
+            pace.receive_hints(backend),
+            self.defaults,
+            self.backoff,
+            pace,
+            self.shutdown_grace,
+            self.observer,
+        ))))
+    }
+
+    /// Returns the store that was set, or the one for the manager's URL, which `url` is without its
+    /// password.
+    fn open_store(&self, url: &str) -> Result<Arc<dyn LockStore>, ConfigError> {
+        let in_memory = self.url.starts_with("memory:");
+        let not_understood = |error: StoreError| ConfigError::Url {
+            url: url.into(),
+            problem: error.cause().to_string().into(),
+        };
+        #[cfg(feature = "legacy-setnx")]
+        if self.legacy_setnx {
+            if self.store.is_some() || in_memory {
+                return Err(ConfigError::Url {
+                    url: url.into(),
+                    problem: "`legacy_setnx` needs a Redis server; give its URL, or leave `legacy_setnx` out".into(),
+                });
+            }
+            let store = LegacySetnxStore::new(&self.host, &self.url, &self.prefix, &self.redis);
+            return Ok(Arc::new(store.map_err(not_understood)?));
+        }
+        match &self.store {
+            Some(store) => Ok(Arc::clone(store)),
+            None if in_memory => Ok(Arc::new(MemoryStore::on(&self.host))),
+            None => {
+                let store = RedisStore::new(&self.host, &self.url, &self.prefix, &self.redis);
+                Ok(Arc::new(store.map_err(not_understood)?))
+            }
+        }
+    }
+}

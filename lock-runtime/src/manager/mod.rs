@@ -1,0 +1,159 @@
+//! The manager: a store, its settings, and the locks taken through it.
+
+mod builder;
+pub(crate) mod global;
+mod operators;
+mod request;
+mod url;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::acquire::Shared;
+use crate::error::ConfigError;
+use crate::hold::CallSite;
+use crate::key::Names;
+pub use crate::manager::builder::LockManagerBuilder;
+pub use crate::manager::request::LockRequest;
+use crate::stats::Stats;
+
+/// Takes locks in one store.
+///
+/// Clones are cheap, and all clones share one manager.
+///
+/// Most services create one manager at start-up by [`init`](crate::init), for all annotated
+/// functions. A manager that your code passes around is created by [`connect`](Self::connect) or
+/// [`builder`](Self::builder), and named by `manager = self.locks` in the attribute.
+#[derive(Clone)]
+pub struct LockManager {
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManager")
+            .field("store", &self.shared.store)
+            .field("prefix", &self.shared.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LockManager {
+    fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Creates a manager for the store at `url`, with the default settings, connects it and checks
+    /// it.
+    ///
+    /// | url | store |
+    /// |---|---|
+    /// | `memory://` | the memory of this process; each manager has a store of its own |
+    /// | `redis://user:password@host:port/db`, `valkey://…` | one server, Redis 6.2 or later, or Valkey; all parts except the host are optional |
+    /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls` |
+    /// | `unix:///path?db=0&user=…&pass=…`, `redis+unix://…`, `valkey+unix://…` | the same over a Unix socket |
+    ///
+    /// # Errors
+    /// [`ConfigError::Url`] when the URL is not understood. [`ConfigError::Server`] when the server
+    /// cannot be reached within the connect time-out, or does not permit a command that this crate
+    /// uses. [`ConfigError::Settings`] when the lock thread cannot be started.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, no manager is created, and its connection is closed.
+    pub async fn connect(url: &str) -> Result<Self, ConfigError> {
+        let manager = Self::builder(url).build()?;
+        manager.check_connection().await?;
+        Ok(manager)
+    }
+
+    /// Returns a builder for a manager with other settings than the defaults.
+    pub fn builder(url: &str) -> LockManagerBuilder {
+        LockManagerBuilder::new(url)
+    }
+
+    /// Connects if necessary and verifies that the server permits every command this crate uses.
+    ///
+    /// # Errors
+    /// [`ConfigError::Server`] when the server does not answer, or does not permit one of the
+    /// commands.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: the manager can be used as before, and connects on its next use.
+    pub async fn check_connection(&self) -> Result<(), ConfigError> {
+        let connected = self.shared.store.connect().await;
+        connected.map_err(|source| ConfigError::Server {
+            url: self.shared.url.clone(),
+            source,
+        })
+    }
+
+    /// Returns a request for the lock `key`. Nothing happens until
+    /// [`acquire`](LockRequest::acquire) or [`run`](LockRequest::run) is called on it and awaited.
+    pub fn lock(&self, key: impl Into<String>) -> LockRequest {
+        LockRequest::new(Some(self.clone()), Names::one(key.into()), CallSite::default())
+    }
+
+    /// Returns a request for the locks of several keys: all of them or none.
+    ///
+    /// Keys that are given twice count once. Deadlock-free: concurrent calls may request
+    /// overlapping keys in any order.
+    ///
+    /// ```
+    /// # use lock_runtime::LockManager;
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = LockManager::connect("memory://").await?;
+    /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// assert_eq!(both.keys().collect::<Vec<_>>(), ["account:3", "account:7"]);
+    /// both.release().await?;
+    /// # Ok(())
+    /// # }
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn lock_all<K: Into<String>>(&self, keys: impl IntoIterator<Item = K>) -> LockRequest {
+        let names = Names::all(keys.into_iter().map(Into::into));
+        LockRequest::new(Some(self.clone()), names, CallSite::default())
+    }
+
+    /// Returns a snapshot of this manager's counters.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared.stats.read()
+    }
+
+    /// Returns the prefix of every key in the store.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.shared.prefix
+    }
+
+    /// Shuts this manager down: from now on every call fails with
+    /// [`LockError::Closed`](crate::LockError::Closed).
+    ///
+    /// Waits for the bodies that are running, cancels those that are still running after the [grace
+    /// period](LockManagerBuilder::shutdown_grace), and returns when every lock has been released
+    /// or its lease has run out. If the store cannot be reached, it waits for the releases until
+    /// the grace period and one response time-out have passed; a lock that the store then still
+    /// keeps expires with its lease.
+    ///
+    /// While no lock is held, it returns within a second. An acquire that the store never answered
+    /// may still reach it up to five seconds later; the shutdown does not wait for that, and the
+    /// clean-up goes on in the background.
+    ///
+    /// Call it before the process ends: a lock whose release has not been sent blocks other holders
+    /// until its lease ends.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the manager stays closed. Call `shutdown` again to continue
+    /// waiting.
+    pub async fn shutdown(&self) {
+        self.shared.shut_down().await;
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn into_shared(self) -> Arc<Shared> {
+        self.shared
+    }
+}

@@ -1,0 +1,151 @@
+//! Inspection of locks, and forced releases, for operators.
+
+use std::collections::BTreeMap;
+
+use crate::error::LockError;
+use crate::key::{Names, RESERVED};
+use crate::manager::LockManager;
+use crate::store::info::LockInfo;
+use crate::store::{self, StoreFuture};
+
+/// Returns a pattern that matches `text` only.
+fn literal(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for c in text.chars() {
+        if matches!(c, '*' | '?' | '[' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+/// For operators: consoles, admin endpoints, scripts. Code that takes and releases locks needs none
+/// of these methods. Every answer is a snapshot, which may be outdated when it arrives.
+impl LockManager {
+    /// Returns a snapshot of the lock `key`: its holders, the rest of their leases, and the number
+    /// of waiters, all at one moment. Returns `None` when the lock is free and no call waits for
+    /// it.
+    ///
+    /// # Errors
+    /// [`LockError::InvalidKey`], [`LockError::Closed`], and [`LockError::Store`] when the store
+    /// does not answer within the response time-out, cannot be inspected, or has data other than a
+    /// lock under the key.
+    ///
+    /// # Cancel safety
+    /// This method changes nothing, so its future can be dropped at any time.
+    ///
+    /// ```
+    /// # use lock_runtime::{LockManager, LockMode};
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = LockManager::connect("memory://").await?;
+    /// assert!(locks.inspect("inventory:7").await?.is_none());
+    /// let guard = locks.lock("inventory:7").acquire().await?;
+    /// if let Some(info) = locks.inspect("inventory:7").await? {
+    ///     assert_eq!(info.mode(), Some(LockMode::Exclusive));
+    ///     assert_eq!(info.holders[0].holder.pid(), Some(std::process::id()));
+    /// }
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub async fn inspect(&self, key: impl Into<String>) -> Result<Option<LockInfo>, LockError> {
+        let key = Names::one(key.into()).map_err(LockError::of_key)?.first;
+        let whole = format!("{}{key}", self.prefix());
+        let found = self.ask(&key, self.shared().store.inspect(&whole)).await?;
+        Ok(found.map(|info| self.without_prefix(info)))
+    }
+
+    /// Returns the held locks whose keys match `pattern`, sorted by key.
+    ///
+    /// The pattern is a glob in Redis's syntax, and must match a whole key without the manager's
+    /// prefix: `*`, `?`, `[a-z]`, `[^x]`, and `\` before a character that stands for itself.
+    ///
+    /// Each lock is a snapshot of one moment, but not all of the same moment. A lock that is taken
+    /// or released meanwhile may be missing or listed. The server scans its whole database in
+    /// parts, so that other clients are not held up. With an empty prefix, every string in the
+    /// database whose key matches looks like a lock.
+    ///
+    /// # Errors
+    /// [`LockError::Closed`], and [`LockError::Store`] when the store does not answer for one part
+    /// within the response time-out, or cannot be inspected. The key in these errors is the
+    /// pattern.
+    ///
+    /// # Cancel safety
+    /// This method changes nothing, so its future can be dropped at any time.
+    pub async fn list(&self, pattern: &str) -> Result<Vec<LockInfo>, LockError> {
+        let whole = literal(self.prefix()) + pattern;
+        let mut found = BTreeMap::new();
+        let mut from = 0;
+        loop {
+            let page = self.ask(pattern, self.shared().store.list(&whole, from)).await?;
+            for info in page.locks {
+                let info = self.without_prefix(info);
+                // A pattern cannot exclude the library's own keys.
+                if !info.key.starts_with(RESERVED) {
+                    found.insert(info.key.clone(), info);
+                }
+            }
+            from = page.next;
+            if from == 0 {
+                return Ok(found.into_values().collect());
+            }
+        }
+    }
+
+    /// Takes the lock away from all its holders, and hands it to the first waiter; in a shared
+    /// mode, to the waiters that may enter, within 250 ms. Returns `true` if the lock was held.
+    ///
+    /// A holder's body is cancelled as soon as its process notices the loss: within a round trip or
+    /// two where the server reports changed keys, and otherwise at the next renewal, after two
+    /// thirds of the lease. Until then it **runs beside the next holder**: use this for holders
+    /// that are known to be dead or stuck.
+    ///
+    /// # Errors
+    /// The errors of [`inspect`](Self::inspect). After [`LockError::Store`] the lock may have been
+    /// released, unless the store refused the command. Data that is not a lock is left unchanged;
+    /// but with an empty prefix, or under a key that another kind of client uses too, any string
+    /// looks like a lock.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped before it completes, the lock may have been released, or may still
+    /// be released afterwards.
+    pub async fn force_release(&self, key: impl Into<String>) -> Result<bool, LockError> {
+        let key = Names::one(key.into()).map_err(LockError::of_key)?.first;
+        let whole = format!("{}{key}", self.prefix());
+        let released = self.ask(&key, self.shared().store.force_release(&whole)).await?;
+        if released {
+            tracing::warn!(key, "a lock was released by force");
+        }
+        Ok(released)
+    }
+
+    async fn ask<T>(&self, key: &str, question: StoreFuture<'_, T>) -> Result<T, LockError> {
+        let shared = self.shared();
+        if shared.closed.is_cancelled() {
+            return Err(LockError::Closed { key: key.into() });
+        }
+        let (_, timer) = shared.pace();
+        let answer = store::within(&shared.host, timer, shared.response_timeout, question).await;
+        answer.map_err(|source| LockError::Store {
+            key: key.into(),
+            source,
+        })
+    }
+
+    fn without_prefix(&self, mut info: LockInfo) -> LockInfo {
+        info.key = self.shared().name(&info.key).into();
+        info
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_matches_only_itself() {
+        assert_eq!(literal(r"a*b?[c]\d-^"), r"a\*b\?\[c]\\d-^");
+    }
+}

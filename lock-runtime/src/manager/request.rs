@@ -1,0 +1,350 @@
+//! Requests for locks without the attribute.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::{Shared, acquire};
+use crate::error::LockError;
+use crate::hold::guard::{Guard, LockGuard, Run};
+use crate::hold::{CallSite, LockOptions, OnLost};
+use crate::key::{KeyError, Names};
+use crate::manager::LockManager;
+use crate::store::LockMode;
+
+/// A request for a lock, created by [`LockManager::lock`] or [`LockManager::lock_all`].
+///
+/// ```
+/// # use lock_runtime::LockManager;
+/// # use std::time::Duration;
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = LockManager::connect("memory://").await?;
+/// let sum = locks
+///     .lock("inventory:7")
+///     .lease(Duration::from_secs(15))
+///     .wait(Duration::from_secs(5))
+///     .run(async { 2 + 2 })
+///     .await?;
+/// assert_eq!(sum, 4);
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is locked until `acquire` or `run` is awaited"]
+// Boxed: without optimisation, every step of a chain would take its own place on the stack, below
+// the body of an annotated function.
+pub struct LockRequest(Box<Request>);
+
+#[derive(Clone, Debug)]
+struct Request {
+    /// `None` if an annotated function was called before there is a global manager.
+    manager: Option<LockManager>,
+    names: Result<Names, KeyError>,
+    options: LockOptions,
+}
+
+impl LockRequest {
+    /// Creates a request that comes from `site`.
+    pub(crate) fn new(manager: Option<LockManager>, names: Result<Names, KeyError>, site: CallSite) -> Self {
+        let defaults = manager.as_ref().map(|manager| manager.shared().defaults.clone());
+        let mut options = defaults.unwrap_or_default();
+        options.site = site;
+        Self(Box::new(Request {
+            manager,
+            names,
+            options,
+        }))
+    }
+
+    /// Makes the request fail, since the `Display` of a value has failed.
+    pub(crate) fn unwritten(mut self) -> Self {
+        self.0.names = self.0.names.and_then(|names| Err(names.unwritten()));
+        self
+    }
+
+    /// Sets the lease: the time after which the store frees the lock unless it is renewed. Defaults
+    /// to the manager's [`default_lease`](crate::LockManagerBuilder::default_lease), 30 s.
+    ///
+    /// The watchdog renews the lease. It limits how long a crashed holder blocks others, not how
+    /// long the lock can be held.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.0.options.lease = lease;
+        self
+    }
+
+    /// Sets the longest time that the whole acquisition may take. Defaults to the manager's
+    /// [`default_wait`](crate::LockManagerBuilder::default_wait), 10 s. With zero, the call tries
+    /// once.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.0.options.wait = wait;
+        self
+    }
+
+    /// Sets the minimum time that the lock stays taken, counted from the grant, even if it is
+    /// released sooner. Defaults to zero. Has no effect after a crash: the lock expires with its
+    /// lease.
+    pub fn at_least(mut self, at_least: Duration) -> Self {
+        self.0.options.at_least = at_least;
+        self
+    }
+
+    /// Sets whether the watchdog renews the lease. Defaults to `true`. With `false`, the lease is a
+    /// time limit.
+    pub fn renew(mut self, renew: bool) -> Self {
+        self.0.options.renew = renew;
+        self
+    }
+
+    /// Sets how many renewals a call may have before it counts as hung. Defaults to the manager's
+    /// [`default_max_renewals`](crate::LockManagerBuilder::default_max_renewals), 30.
+    ///
+    /// When one more renewal would be due, the lock is no longer renewed, and the body is cancelled
+    /// with [`LockError::Hung`]. That is after 2/3 of the lease × (`max_renewals` + 1): 20.7 leases
+    /// by default, or 310 s with a lease of 15 s. It is earlier by the time for which the lock had
+    /// passed from call to call inside the process, 50 ms at most unless
+    /// [`handover`](crate::LockManagerBuilder::handover) allows more. Replaces
+    /// [`max_hold`](Self::max_hold).
+    pub fn max_renewals(mut self, max_renewals: u32) -> Self {
+        self.0.options.set_max_renewals(max_renewals);
+        self
+    }
+
+    /// Sets the longest time, counted from the grant, that the lock may be held before the call
+    /// counts as hung, with the same result as too many [renewals](Self::max_renewals). Replaces
+    /// `max_renewals`.
+    ///
+    /// ```
+    /// # use lock_runtime::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
+    /// # let locks = LockManager::connect("memory://").await.unwrap();
+    /// let report = locks.lock("report").max_hold(Duration::from_secs(600));
+    /// let hung = report.run(std::future::pending::<()>()).await.unwrap_err();
+    /// assert!(matches!(hung, LockError::Hung { held, .. } if held.as_secs() == 600));
+    /// # })
+    /// ```
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.0.options.set_max_hold(max_hold);
+        self
+    }
+
+    /// Sets the mode, which determines which holders can share the lock. Defaults to
+    /// [`LockMode::Exclusive`].
+    ///
+    /// [`read`](Self::read), [`write`](Self::write), [`semaphore`](Self::semaphore) and
+    /// [`owner`](Self::owner) are short forms of this method. A request that is given more than one
+    /// mode fails with [`LockError::InvalidMode`].
+    ///
+    /// ```
+    /// # use lock_runtime::{LockError, LockManager, LockMode};
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = LockManager::connect("memory://").await?;
+    /// let reader = locks.lock("prices").mode(LockMode::Read).acquire().await?;
+    /// assert_eq!(*reader.mode(), LockMode::Read);
+    ///
+    /// let both = locks.lock("prices").read().write().acquire().await;
+    /// assert!(matches!(both, Err(LockError::InvalidMode { .. })));
+    /// # Ok(())
+    /// # }
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn mode(mut self, mode: LockMode) -> Self {
+        self.0.options.set_mode(mode);
+        self
+    }
+
+    /// Takes the lock for reading: any number of readers hold it together while there is no writer.
+    /// A waiting writer holds new readers back. Each reader has its own lease.
+    pub fn read(self) -> Self {
+        self.mode(LockMode::Read)
+    }
+
+    /// Takes the lock for writing: alone, without readers or other writers.
+    ///
+    /// A nested call under it can take the lock for reading without waiting. A nested call for
+    /// writing under a reader fails with [`LockError::WouldDeadlock`].
+    pub fn write(self) -> Self {
+        self.mode(LockMode::Write)
+    }
+
+    /// Takes one of `permits` permits: at most `permits` holders have the lock at once, across all
+    /// processes.
+    ///
+    /// If deployed versions disagree on the number, the smallest number among the caller and the
+    /// present holders applies. The permit of a crashed holder becomes available when its lease
+    /// ends.
+    pub fn semaphore(self, permits: u32) -> Self {
+        self.mode(LockMode::Semaphore(permits))
+    }
+
+    /// Takes the lock for a logical owner, such as a workflow: any number of holders for the same
+    /// owner share it, in any process, each with its own lease.
+    ///
+    /// Other owners can take the lock when the last of these holders has ended. A call for an owner
+    /// that already has the lock does not queue behind other waiters.
+    pub fn owner(self, name: &str) -> Self {
+        self.mode(LockMode::owner(name))
+    }
+
+    /// Allows nested calls: if the call tree already holds this lock in the same mode, re-enters it
+    /// instead of failing with [`LockError::WouldDeadlock`]. Off by default.
+    ///
+    /// The lock is released when the last of these calls has ended. Tasks that a body spawns by
+    /// `tokio::spawn`, or runs in a `LocalSet` or runtime of its own, are not part of its call
+    /// tree; see [`current`](crate::current).
+    pub fn reentrant(mut self) -> Self {
+        self.0.options.reentrant = true;
+        self
+    }
+
+    /// Sets the time for which the lock stays closed after its lease has run out without a release,
+    /// so that requests that are still in flight can land before the next holder enters. Defaults
+    /// to zero.
+    ///
+    /// The lease runs out in this way when the process has died, is suspended, or cannot reach the
+    /// store. A release frees the lock without this delay.
+    pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
+        self.0.options.lock_delay = lock_delay;
+        self
+    }
+
+    /// Takes a [fencing token](crate::HeldLock::fencing_token) in the same step as the lock. Off by
+    /// default.
+    pub fn fencing(mut self) -> Self {
+        self.0.options.fencing = true;
+        self
+    }
+
+    /// Makes the call take its own place in the store's queue, first come, first served: the fair
+    /// calls of all processes get the lock in the order in which they joined that queue. Off by
+    /// default.
+    ///
+    /// The call overtakes no waiter in that queue, not even with a `wait` of zero, which tries once
+    /// and leaves. The calls that are not fair have one place in it per process. The store skips
+    /// waiters that have died.
+    ///
+    /// Every grant then comes from the store instead of being handed over inside the process, which
+    /// is slower, and each waiting call takes a place in the store.
+    pub fn fair(mut self) -> Self {
+        self.0.options.fair = true;
+        self
+    }
+
+    /// Makes the release return once it is queued, in order, on the connection, without waiting for
+    /// the store's answer. Off by default.
+    ///
+    /// The release is sent within 100 ms, even if the runtime no longer runs tasks. If it fails, or
+    /// finds the lock lost, the caller gets no error: the failure is logged by `tracing` and
+    /// counted in [`Stats`](crate::Stats).
+    pub fn pipelined(mut self) -> Self {
+        self.0.options.pipelined = true;
+        self
+    }
+
+    /// Sets what happens to the body of [`run`](Self::run) when the lock is lost. Defaults to
+    /// [`OnLost::Cancel`].
+    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+        self.0.options.on_lost = on_lost;
+        self
+    }
+
+    /// Sets a name for the holder. Empty by default. It is stored with the lock beside host and
+    /// process, and shown to operators and in [`LockError::Busy`].
+    pub fn label(mut self, label: &'static str) -> Self {
+        self.0.options.site.function = label;
+        self
+    }
+
+    /// Takes the lock and returns its guard.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] when `wait` ends first, and every other variant. `Lost` and `Hung` occur
+    /// only in a nested call that takes a fencing token for the lock that it re-enters.
+    ///
+    /// # Cancel safety
+    /// The future can be dropped at any point and leaves nothing behind: a lock that the store may
+    /// have granted is released in the background.
+    ///
+    /// If the future is kept for a second without being polled, it loses its place in front of
+    /// other waiters, and a lock that the store has granted it. It asks again when it is next
+    /// polled. Await it, or drop it, before awaiting anything else for long.
+    // Not an `async fn`: its future would hold the request as well, and thousands of calls may be
+    // waiting.
+    pub fn acquire(self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + 'static {
+        self.take(LockGuard::new)
+    }
+
+    /// Takes the lock if it is free, and returns its guard. The same as [`acquire`](Self::acquire)
+    /// with a [`wait`](Self::wait) of zero.
+    ///
+    /// ```
+    /// # use lock_runtime::{LockError, LockManager};
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = LockManager::connect("memory://").await?;
+    /// let guard = locks.lock("inventory:7").try_acquire().await?;
+    /// let busy = locks.lock("inventory:7").try_acquire().await;
+    /// assert!(matches!(busy, Err(LockError::Busy { .. })));
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] if another holder has the lock, and the other errors of `acquire`.
+    ///
+    /// # Cancel safety
+    /// The same as that of `acquire`.
+    pub fn try_acquire(self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + 'static {
+        self.wait(Duration::ZERO).acquire()
+    }
+
+    pub(crate) fn take<T: 'static>(
+        self,
+        wrap: fn(Guard) -> T,
+    ) -> impl Future<Output = Result<T, LockError>> + Send + 'static {
+        acquire(move || self.into_parts(), wrap)
+    }
+
+    pub(crate) fn into_parts(self) -> Result<(Arc<Shared>, Names, LockOptions), LockError> {
+        let Request {
+            manager,
+            names,
+            options,
+        } = *self.0;
+        let names = names.map_err(LockError::of_key)?;
+        match manager {
+            Some(manager) => Ok((manager.into_shared(), names, options)),
+            None => Err(LockError::NotConfigured {
+                key: names.first.into(),
+            }),
+        }
+    }
+
+    /// Takes the lock, runs `body` under it, and releases it. The body is cancelled if the lock is
+    /// lost, and dropped before the release.
+    ///
+    /// # Errors
+    /// - The errors of [`acquire`](Self::acquire), without running the body.
+    /// - [`LockError::Lost`], [`LockError::Hung`] and [`LockError::Closed`] when the lock ended
+    ///   before the body did. The body was then cancelled or, with `completed`, had just ended.
+    ///
+    /// A store that does not confirm the release is not an error: the release goes on in the
+    /// background.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped at any point, the body is dropped first, and the lock is then
+    /// released in the background.
+    pub async fn run<F: Future>(self, body: F) -> Result<F::Output, LockError> {
+        let mut guard = Box::pin(self.acquire()).await?.into_guard();
+        let value = {
+            let body = pin!(body);
+            Run::new(&mut guard, body).await
+        };
+        match (value, guard.leave().await) {
+            (Ok(value), Ok(())) => Ok(value),
+            (Err(error), _) | (Ok(_), Err(error)) => Err(*error),
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The value stored under a lock's key, which identifies the holder.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::host::Host;
+use crate::store::mode::{self, LockMode, TOKEN_LENGTH};
+
+/// The maximum length of a stored value, in bytes, without the class of its mode.
+const MAX_VALUE: usize = 200;
+
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+/// Creates the value of a new acquisition: `<token>:<host>:<pid>:<function>`, with the mode's class
+/// and a colon before it if the mode has one. The token is 128 random bits in lower-case
+/// hexadecimal.
+///
+/// # Errors
+/// Fails if the operating system provides no random bytes.
+pub(crate) fn new_value(host: &Host, function: &str, mode: &LockMode) -> Result<Arc<str>, getrandom::Error> {
+    let token = new_token(host)?;
+    let mut value = Value {
+        text: [0; MAX_VALUE],
+        length: 0,
+    };
+    let digits = token.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    for (place, digit) in value.text.iter_mut().zip(digits) {
+        *place = DIGITS[usize::from(digit)];
+    }
+    value.length = TOKEN_LENGTH;
+    value.push(host.place());
+    value.push(function);
+    Ok(match mode.class() {
+        None => Arc::from(value.as_str()),
+        Some(class) => format!("{class}:{}", value.as_str()).into(),
+    })
+}
+
+/// Creates the value of a holder on another host.
+///
+/// # Errors
+/// Fails if the operating system provides no random bytes.
+#[cfg(feature = "testing")]
+pub(crate) fn remote_value(function: &str, mode: &LockMode) -> Result<Arc<str>, getrandom::Error> {
+    let token = new_token(&Host::process())?;
+    let class = mode.class().map(|class| format!("{class}:")).unwrap_or_default();
+    Ok(format!("{class}{token:0TOKEN_LENGTH$x}:another-host:1:{function}").into())
+}
+
+/// A value under construction.
+struct Value {
+    text: [u8; MAX_VALUE],
+    length: usize,
+}
+
+impl Value {
+    fn as_str(&self) -> &str {
+        let text = self.text.get(..self.length).unwrap_or_default();
+        std::str::from_utf8(text).unwrap_or_default()
+    }
+}
+
+impl Value {
+    /// Appends as much of `text` as there is room for.
+    fn push(&mut self, text: &str) {
+        let mut end = text.len().min(MAX_VALUE - self.length);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let text = text.get(..end).unwrap_or_default();
+        if let Some(to) = self.text.get_mut(self.length..self.length + text.len()) {
+            to.copy_from_slice(text.as_bytes());
+            self.length += text.len();
+        }
+    }
+}
+
+/// Draws a token. Tokens are not drawn in advance: two restores of one machine snapshot, or a
+/// process and its fork, would use the same ones.
+fn new_token(host: &Host) -> Result<u128, getrandom::Error> {
+    let mut bytes = [0; 16];
+    host.fill(&mut bytes)?;
+    Ok(u128::from_ne_bytes(bytes))
+}
+
+/// The holder of a lock, as read from the store.
+///
+/// The stored value is `<token>:<host>:<pid>:<function>`, with the class of its [`LockMode`] and a
+/// colon before it for every mode but exclusive. A value in another form was written by another
+/// kind of client; then only the value is known, which `Display` shows.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Holder {
+    value: Box<str>,
+    passed: Option<Box<PassedTo>>,
+}
+
+/// The function that has the lock now, after it passed on inside its process. Boxed in [`Holder`],
+/// which is part of each waiting call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct PassedTo {
+    function: Box<str>,
+}
+
+/// For authors of stores.
+#[cfg(feature = "custom-store")]
+impl Holder {
+    /// Reads a stored value.
+    #[must_use]
+    pub fn new(value: impl Into<Box<str>>) -> Self {
+        Self::of(value)
+    }
+
+    /// Returns the stored value unchanged. It contains the holder's token.
+    #[must_use]
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+}
+
+impl Holder {
+    /// Reads a stored value.
+    pub(crate) fn of(value: impl Into<Box<str>>) -> Self {
+        Self {
+            value: value.into(),
+            passed: None,
+        }
+    }
+
+    /// Creates the holder of a lock of this process that has passed to a call of `function` since
+    /// the value was stored.
+    pub(crate) fn passed_to(value: &str, function: &str) -> Self {
+        Self {
+            value: value.into(),
+            passed: Some(Box::new(PassedTo {
+                function: function.into(),
+            })),
+        }
+    }
+
+    /// Returns the name of the host that the holder runs on, or `None` if another kind of client
+    /// wrote the value.
+    #[must_use]
+    pub fn host(&self) -> Option<&str> {
+        self.parts().map(|(host, _, _)| host)
+    }
+
+    /// Returns the holder's process id, or `None` if another kind of client wrote the value.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.parts().map(|(_, pid, _)| pid)
+    }
+
+    /// Returns the path of the function that took the lock from the store, or `None` if another
+    /// kind of client wrote the value. If the lock has since passed to another call of that
+    /// process, the store still has this name; only calls of that process get the function that has
+    /// the lock now.
+    #[must_use]
+    pub fn function(&self) -> Option<&str> {
+        self.parts().map(|(_, _, function)| function)
+    }
+
+    /// Returns the mode in which the holder has the lock.
+    #[must_use]
+    pub fn mode(&self) -> LockMode {
+        LockMode::of(&self.value)
+    }
+
+    fn parts(&self) -> Option<(&str, u32, &str)> {
+        let (_, value) = mode::split(&self.value);
+        let mut parts = value.splitn(4, ':');
+        let token = parts.next()?;
+        if token.len() != TOKEN_LENGTH || !token.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        let host = parts.next()?;
+        let pid = parts.next()?.parse().ok()?;
+        let stored = parts.next().unwrap_or_default();
+        let passed = self.passed.as_ref().map(|passed| &*passed.function);
+        Some((host, pid, passed.unwrap_or(stored)))
+    }
+}
+
+/// Formats as `host, pid 17, function`, or as the value itself if another kind of client wrote it.
+/// Omits the token: any client that knows it can release the lock.
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.parts() {
+            Some((host, pid, "")) => write!(f, "{host}, pid {pid}"),
+            Some((host, pid, function)) => write!(f, "{host}, pid {pid}, {function}"),
+            None => f.write_str(&self.value),
+        }
+    }
+}
+
+/// Formats as `Display` does, without the token.
+impl fmt::Debug for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Holder({self})")
+    }
+}
+
+/// A holder's value, formatted for `Debug` without its token.
+pub(super) struct Shown<'a>(pub(super) &'a str);
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&Holder::of(self.0), f)
+    }
+}
+
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_tells_who_holds_the_lock() {
+        let holder = Holder::of(
+            &*new_value(&Host::process(), "stock::reduce", &LockMode::Semaphore(3)).unwrap_or_else(|_| "".into()),
+        );
+        assert_eq!(holder.pid(), Some(std::process::id()));
+        assert_eq!(holder.function(), Some("stock::reduce"));
+        let place = Host::process().place().to_owned();
+        assert_eq!(place, format!(":{}:{}:", holder.host().unwrap(), std::process::id()));
+        assert_eq!(holder.mode(), LockMode::Semaphore(3));
+        let (_, token) = mode::split(&holder.value);
+        for shown in [
+            holder.to_string(),
+            format!("{holder:?}"),
+            format!("{:?}", Shown(&holder.value)),
+        ] {
+            assert!(!shown.contains(&token[..TOKEN_LENGTH]), "{shown}");
+            assert!(shown.contains("stock::reduce"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn the_value_is_at_most_200_bytes() {
+        let value = new_value(&Host::process(), &"ö".repeat(500), &LockMode::Exclusive).unwrap_or_else(|_| "".into());
+        assert!(!value.is_empty() && value.len() <= MAX_VALUE);
+    }
+
+    #[test]
+    fn no_two_tokens_are_alike() {
+        let values: std::collections::HashSet<_> = (0..10_000)
+            .map(|_| new_value(&Host::process(), "f", &LockMode::Exclusive).unwrap_or_else(|_| "".into()))
+            .collect();
+        assert_eq!(values.len(), 10_000);
+    }
+
+    #[test]
+    fn a_copy_of_the_process_draws_tokens_of_its_own() {
+        let value = || new_value(&Host::process(), "f", &LockMode::Exclusive).unwrap_or_else(|_| "".into());
+        let mut drawn = std::collections::HashSet::from([value()]);
+        let (reader, writer) = std::io::pipe().unwrap();
+        // Stands in for a second restore of one machine snapshot.
+        let copy = fork::fork().unwrap();
+        if copy == fork::Fork::Child {
+            let _ = std::io::Write::write_all(&mut &writer, value().as_bytes());
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+        }
+        drop(writer);
+        let copied = std::io::read_to_string(reader).unwrap();
+        let token = |value: &str| value.split(':').next().unwrap_or_default().to_owned();
+        drawn.insert(value());
+        let drawn: Vec<_> = drawn.iter().map(|value| token(value)).collect();
+        assert_eq!(token(&copied).len(), TOKEN_LENGTH);
+        assert!(
+            !drawn.contains(&token(&copied)),
+            "a token that was drawn ahead was used twice"
+        );
+    }
+
+    #[test]
+    fn a_foreign_value_is_shown_as_it_is() {
+        let holder = Holder::of("b1946ac9");
+        assert_eq!((holder.host(), holder.pid()), (None, None));
+        assert_eq!(holder.to_string(), "b1946ac9");
+    }
+}

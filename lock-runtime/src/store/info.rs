@@ -1,0 +1,128 @@
+//! Snapshots of locks, for operators.
+
+use std::time::Duration;
+
+use crate::store::holder::Holder;
+use crate::store::{FencingToken, LockMode, StoreError, StoreFuture};
+
+/// A snapshot of one lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// The key: without the prefix if it comes from a [`LockManager`](crate::LockManager), whole if
+    /// it comes from a store.
+    pub key: Box<str>,
+    /// The holders. A lock that is kept for its minimum hold is listed with the holder that
+    /// released it.
+    pub holders: Vec<HolderInfo>,
+    /// The number of waiters in the store's queue. Exclusive calls that are not fair stand in a
+    /// line inside their process first, so those of one process for one key count as one waiter.
+    pub waiters: u64,
+    /// The fencing token of the present holders, if the store keeps it. The stores of this crate
+    /// keep it for a lock held for an owner, once a holder has asked for a token.
+    pub fence: Option<FencingToken>,
+    /// The last fencing token that the store has issued for any lock under its prefix. No token of
+    /// this lock is larger.
+    pub last_fence: Option<FencingToken>,
+}
+
+/// One holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HolderInfo {
+    /// The holder, which includes its mode.
+    pub holder: Holder,
+    /// The rest of its lease, in whole milliseconds. `None` if the key has no expiry: another kind
+    /// of client wrote it.
+    pub remaining: Option<Duration>,
+}
+
+/// For authors of stores.
+#[cfg(feature = "custom-store")]
+impl LockInfo {
+    /// Creates the snapshot of a lock without known holders or waiters, for stores to fill in.
+    #[must_use]
+    pub fn new(key: impl Into<Box<str>>) -> Self {
+        Self::free(key)
+    }
+
+    /// Adds a holder.
+    pub fn hold(&mut self, holder: Holder, remaining: Option<Duration>) {
+        self.add(holder, remaining);
+    }
+}
+
+impl LockInfo {
+    /// Creates the snapshot of a lock without holders or waiters.
+    pub(super) fn free(key: impl Into<Box<str>>) -> Self {
+        Self {
+            key: key.into(),
+            holders: Vec::new(),
+            waiters: 0,
+            fence: None,
+            last_fence: None,
+        }
+    }
+
+    pub(super) fn add(&mut self, holder: Holder, remaining: Option<Duration>) {
+        self.holders.push(HolderInfo { holder, remaining });
+    }
+
+    /// Returns the mode in which the lock is held, or `None` if it is free. A semaphore's number of
+    /// permits is the smallest among its holders.
+    #[must_use]
+    pub fn mode(&self) -> Option<LockMode> {
+        let modes = self.holders.iter().map(|holding| holding.holder.mode());
+        modes.reduce(|one, other| match (one, other) {
+            (LockMode::Semaphore(one), LockMode::Semaphore(other)) => LockMode::Semaphore(one.min(other)),
+            (one, _) => one,
+        })
+    }
+
+    /// Returns `true` if the lock has no holders and no waiters.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.holders.is_empty() && self.waiters == 0
+    }
+}
+
+/// A part of the answer to [`LockStore::list`](crate::store::LockStore::list).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LockPage {
+    /// Held locks. One lock may be on several pages.
+    pub locks: Vec<LockInfo>,
+    /// The start of the next page; zero if this is the last one.
+    pub next: u64,
+}
+
+/// Returns the error of a store that does not implement the operators' methods.
+pub(super) fn unavailable<T: Send + 'static>() -> StoreFuture<'static, T> {
+    Box::pin(std::future::ready(Err(StoreError::permanent(
+        "this store has no operator's view",
+    )
+    .advise(
+        "implement `inspect`, `list` and `force_release` of its `LockStore`, or look at it by its own tools",
+    ))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(values: &[&str]) -> LockInfo {
+        let mut info = LockInfo::free("k");
+        for value in values {
+            info.add(Holder::of(*value), None);
+        }
+        info
+    }
+
+    #[test]
+    fn the_smallest_number_of_permits_counts() {
+        let token = "0123456789abcdef0123456789abcdef:host:1:f";
+        let (five, three) = (format!("s5:{token}"), format!("s3:{token}"));
+        assert_eq!(info(&[&five, &three, &five]).mode(), Some(LockMode::Semaphore(3)));
+        assert_eq!(info(&[token]).mode(), Some(LockMode::Exclusive));
+        assert_eq!(info(&[]).mode(), None);
+    }
+}

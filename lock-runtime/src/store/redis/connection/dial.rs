@@ -1,0 +1,96 @@
+//! Makes connections to the server.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisError};
+
+use crate::store::redis::settings::RedisSettings;
+
+type Dialled = Pin<Box<dyn Future<Output = Result<MultiplexedConnection, RedisError>> + Send>>;
+
+/// Makes connections to one server. Clones are cheap.
+///
+/// The usual one is `redis`'s own client, which knows TCP, TLS and Unix sockets. Another one may
+/// hand any stream of bytes to [`MultiplexedConnection::new_with_config`].
+#[derive(Clone)]
+pub(in crate::store::redis) struct Dial(Arc<dyn Fn(ConnectionInfo, AsyncConnectionConfig) -> Dialled + Send + Sync>);
+
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dial").finish_non_exhaustive()
+    }
+}
+
+impl Dial {
+    pub(in crate::store::redis) fn new<F>(
+        dial: impl Fn(ConnectionInfo, AsyncConnectionConfig) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<MultiplexedConnection, RedisError>> + Send + 'static,
+    {
+        Self(Arc::new(move |info, config| Box::pin(dial(info, config))))
+    }
+
+    /// Returns a `Dial` that connects to the server of `info` by `redis`'s own client.
+    ///
+    /// # Errors
+    /// Fails if the certificates of the settings are not understood.
+    pub(in crate::store::redis) fn usual(info: ConnectionInfo, settings: &RedisSettings) -> Result<Self, RedisError> {
+        let client = client(info.set_tcp_settings(tcp()), settings)?;
+        Ok(Self::new(move |_, config| {
+            let client = client.clone();
+            async move { client.get_multiplexed_async_connection_with_config(&config).await }
+        }))
+    }
+
+    /// Makes a connection.
+    pub(in crate::store::redis) async fn dial(
+        &self,
+        info: &ConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        (self.0)(info.clone(), config).await
+    }
+}
+
+/// Returns settings for small urgent commands that also detect a peer that vanished silently.
+fn tcp() -> TcpSettings {
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(5));
+    let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(target_os = "linux")]
+    // The releaser relies on this: the system gives the connection up after this long without an
+    // acknowledgement.
+    let settings = settings.set_user_timeout(Duration::from_secs(3));
+    settings
+}
+
+#[cfg(not(feature = "tls"))]
+fn client(info: ConnectionInfo, _: &RedisSettings) -> Result<Client, RedisError> {
+    Client::open(info)
+}
+
+#[cfg(feature = "tls")]
+fn client(info: ConnectionInfo, settings: &RedisSettings) -> Result<Client, RedisError> {
+    if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+        return Client::open(info);
+    }
+    let client_tls = settings.client_certificate.clone();
+    let client_tls = client_tls.map(|(client_cert, client_key)| redis::ClientTlsConfig {
+        client_cert,
+        client_key,
+    });
+    Client::build_with_tls(
+        info,
+        redis::TlsCertificates {
+            client_tls,
+            root_cert: settings.root_certificate.clone(),
+        },
+    )
+}

@@ -1,0 +1,46 @@
+//! Runs scripts.
+
+use redis::{Cmd, RedisError, Value};
+
+use super::failure::{is_missing_script, sort};
+use super::slot::{Connection, ConnectionSlot};
+use crate::store::StoreError;
+use crate::store::redis::scripts::LockScript;
+
+/// Runs a script by its hash, or by its source if the server does not have it.
+pub(in crate::store::redis) async fn eval(
+    slot: &ConnectionSlot,
+    live: &Connection,
+    script: &LockScript,
+    keys: &[&str],
+    args: impl Fn(&mut Cmd),
+) -> Result<Value, StoreError> {
+    let lock = keys.first().copied().unwrap_or_default();
+    eval_about(slot, live, script, lock, keys, args).await
+}
+
+/// Does the same as `eval` for a script whose first key is not its lock. `lock` is empty if it is
+/// about many locks.
+pub(in crate::store::redis) async fn eval_about(
+    slot: &ConnectionSlot,
+    live: &Connection,
+    script: &LockScript,
+    lock: &str,
+    keys: &[&str],
+    args: impl Fn(&mut Cmd),
+) -> Result<Value, StoreError> {
+    let kind = script.kind;
+    let script = script.form(live.server.is_7);
+    let command = |name: &str, script: &str| {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(keys.len()).arg(keys);
+        args(&mut command);
+        command
+    };
+    let answer = match slot.call(live, kind, lock, command("EVALSHA", &script.hash)).await {
+        // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster.
+        Err(error) if is_missing_script(&error) => slot.call(live, kind, lock, command("EVAL", &script.source)).await,
+        answer => answer,
+    };
+    answer.map_err(|error: RedisError| sort(&error, true))
+}

@@ -1,0 +1,88 @@
+//! Asks a server, on a new connection, for its version and for the permissions that locks need.
+
+use std::collections::HashMap;
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value, from_redis_value};
+
+use super::batcher::the_one;
+use super::failure;
+use crate::store::StoreError;
+use crate::store::redis::keyspace::Keyspace;
+use crate::store::redis::scripts::{ACQUIRE, RELEASE, RENEW};
+
+/// The capabilities of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store::redis) struct Capabilities {
+    /// `true` from 7.0: `SET` takes `NX` and `GET` together, and scripts have flags.
+    pub(in crate::store::redis) is_7: bool,
+}
+
+/// Asks the server for its version.
+pub(in crate::store::redis) async fn ask(connection: &mut MultiplexedConnection) -> Result<Capabilities, RedisError> {
+    // A server that does not tell its version is treated as an old one, whose commands work on
+    // every server.
+    let hello = redis::cmd("HELLO").query_async::<Value>(connection).await;
+    let hello = match hello {
+        Ok(hello) => from_redis_value::<HashMap<String, Value>>(hello).unwrap_or_default(),
+        Err(error) if error.is_unrecoverable_error() => return Err(error),
+        Err(_) => HashMap::new(),
+    };
+    let version = hello
+        .get("version")
+        .and_then(|version| from_redis_value::<String>(version.clone()).ok());
+    let major = version
+        .as_deref()
+        .and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    Ok(Capabilities {
+        is_7: major.is_some_and(|major| major >= 7),
+    })
+}
+
+/// Runs every command that taking, renewing and releasing a lock needs once, on a key of its own,
+/// so that a missing permission is found at start-up and not at the first release. A missing
+/// permission for fencing is found when a call asks for a token. Scripts take the token before they
+/// take the lock, so that no lock is left behind.
+pub(super) async fn check_permissions(
+    connection: &mut MultiplexedConnection,
+    server: Capabilities,
+    names: &Keyspace,
+) -> Result<(), StoreError> {
+    let key = names.probe();
+    let run = |name, script: &str, keys: &[&str], args: &[&str]| {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(keys.len()).arg(keys).arg(args);
+        command
+    };
+    let [acquire, renew, release] = [&ACQUIRE, &RENEW, &RELEASE].map(|script| script.form(server.is_7));
+    let mut set = redis::cmd("SET");
+    set.arg(&key).arg("probe").arg("PX").arg(1000);
+    let queue = names.queue(&key);
+    let keys: [&str; 3] = [&key, &queue, names.counter(&key)];
+    let release_keys: [&str; 3] = [names.counter(&key), &key, &queue];
+    let given_back = [&names.channels, "probe", "0", "", ""];
+    for command in [
+        set,
+        run("EVAL", &acquire.source, &keys, &["somebody else", "1000", "0", "0"]),
+        run("EVAL", &renew.source, &keys[..1], &["probe", "1000"]),
+        run("EVAL", &release.source, &release_keys, &given_back),
+        run("EVALSHA", &release.hash, &release_keys, &given_back),
+    ] {
+        let answer = the_one(command.query_async::<Value>(connection).await);
+        answer.map_err(|error| refused(&error, names))?;
+    }
+    Ok(())
+}
+
+fn refused(error: &RedisError, names: &Keyspace) -> StoreError {
+    let is_of_cluster = failure::is_of_cluster(error);
+    let error = failure::sort(error, true);
+    if error.is_permanent() && !is_of_cluster {
+        let prefix = names.prefix();
+        return StoreError::permanent(format!("the server does not allow what locks need: {}", error.cause())).advise(format!(
+            "allow it `~{prefix}* +get +mget +set +pttl +pexpire +del +eval +evalsha +time +incr +client|tracking +zadd +zrem +zscore +zrange \
+             +zrangebyscore resetchannels &{prefix}* +subscribe +publish`, of which those after `+evalsha` are for some uses only (README, \"Permissions\")"
+        ));
+    }
+    error
+}

@@ -1,0 +1,15 @@
+//! The connections to one server: a slot for each runtime that takes or releases locks, and one for
+//! the lock thread.
+
+mod batcher;
+pub(in crate::store::redis) mod dial;
+mod eval;
+pub(in crate::store::redis) mod failure;
+mod handshake;
+mod runtime_connections;
+mod slot;
+
+pub(in crate::store::redis) use batcher::{Release, Reply, Report, What, the_one};
+pub(in crate::store::redis) use eval::{eval, eval_about};
+pub(in crate::store::redis) use runtime_connections::RuntimeConnections;
+pub(in crate::store::redis) use slot::{Connection, ConnectionSlot, Purpose, Push, Server, TimeOuts};

@@ -1,0 +1,137 @@
+//! The connections on which locks are taken and released, one for each runtime that does so. A
+//! command then does not change threads on its way, and no runtime delays another one.
+
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+
+use tokio_util::sync::CancellationToken;
+
+use super::slot::{Connection, ConnectionSlot, Purpose, Server};
+use crate::host::{Host, Runtime, RuntimeId};
+use crate::store::redis::keyspace::Keyspace;
+use crate::store::{ReleaseRequest, StoreError};
+
+/// The slots for acquires and releases, one for each runtime that drives them.
+pub(in crate::store::redis) struct RuntimeConnections(Arc<Inner>);
+
+struct Inner {
+    host: Host,
+    server: Arc<Server>,
+    names: Arc<Keyspace>,
+    /// Set once the permissions have been checked.
+    checked: Arc<OnceLock<()>>,
+    /// The slot that reports to the watchdog when a connection works again.
+    background: ConnectionSlot,
+    /// The slot for callers outside of any runtime, and for those on the lock thread.
+    lock_thread: ConnectionSlot,
+    slots: RwLock<Vec<(RuntimeId, ConnectionSlot)>>,
+    /// Cancelled when the store is dropped, which ends the tasks that hold a [`Resident`].
+    ended: CancellationToken,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
+}
+
+impl RuntimeConnections {
+    pub(in crate::store::redis) fn new(
+        host: &Host,
+        server: Arc<Server>,
+        names: Arc<Keyspace>,
+        background: ConnectionSlot,
+    ) -> Self {
+        let checked = Arc::<OnceLock<()>>::default();
+        let purpose = Purpose::Commands {
+            names: Arc::clone(&names),
+            checked: Arc::clone(&checked),
+            background: background.clone(),
+        };
+        Self(Arc::new(Inner {
+            host: host.clone(),
+            lock_thread: ConnectionSlot::new(host, Arc::clone(&server), purpose, None),
+            server,
+            names,
+            checked,
+            background,
+            slots: RwLock::default(),
+            ended: CancellationToken::new(),
+        }))
+    }
+
+    /// Returns the slot of the current runtime.
+    pub(in crate::store::redis) fn here(&self) -> ConnectionSlot {
+        let Some(runtime) = self.0.host.runtime() else {
+            return self.0.lock_thread.clone();
+        };
+        let id = runtime.id();
+        let known = known(&self.0.slots.read().unwrap_or_else(PoisonError::into_inner), id);
+        known.unwrap_or_else(|| self.open(id, &runtime))
+    }
+
+    fn open(&self, id: RuntimeId, runtime: &Runtime) -> ConnectionSlot {
+        let mut slots = self.0.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = known(&slots, id) {
+            return slot;
+        }
+        let purpose = Purpose::Commands {
+            names: Arc::clone(&self.0.names),
+            checked: Arc::clone(&self.0.checked),
+            background: self.0.background.clone(),
+        };
+        let slot = ConnectionSlot::new(&self.0.host, Arc::clone(&self.0.server), purpose, Some(runtime.clone()));
+        slots.push((id, slot.clone()));
+        drop(slots);
+        let resident = Resident {
+            connections: Arc::downgrade(&self.0),
+            id,
+        };
+        let ended = self.0.ended.clone();
+        self.0.host.spawn_on(runtime, async move {
+            let _resident = resident;
+            ended.cancelled_owned().await;
+        });
+        slot
+    }
+
+    /// Returns the connection for a release: that of an acquire which was not answered, while it
+    /// lives, or else this runtime's.
+    pub(in crate::store::redis) async fn for_release(
+        &self,
+        request: &ReleaseRequest<'_>,
+    ) -> Result<(ConnectionSlot, Arc<Connection>), StoreError> {
+        if let Some(known) = request.unanswered_on.and_then(|number| self.numbered(number)) {
+            return Ok(known);
+        }
+        let slot = self.here();
+        let live = slot.live().await?;
+        Ok((slot, live))
+    }
+
+    /// Returns the connection with this number, if it is still there.
+    fn numbered(&self, number: u64) -> Option<(ConnectionSlot, Arc<Connection>)> {
+        let slots = self.0.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all = std::iter::once(&self.0.lock_thread).chain(slots.iter().map(|(_, slot)| slot));
+        all.find_map(|slot| Some((slot.clone(), slot.numbered(number)?)))
+    }
+}
+
+fn known(slots: &[(RuntimeId, ConnectionSlot)], id: RuntimeId) -> Option<ConnectionSlot> {
+    let found = slots.iter().find(|(home, _)| *home == id);
+    found.map(|(_, slot)| slot.clone())
+}
+
+/// Stays in a runtime until the runtime ends, and then removes its slot.
+struct Resident {
+    connections: Weak<Inner>,
+    id: RuntimeId,
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        if let Some(connections) = self.connections.upgrade() {
+            let mut slots = connections.slots.write().unwrap_or_else(PoisonError::into_inner);
+            slots.retain(|(home, _)| *home != self.id);
+        }
+    }
+}

@@ -1,0 +1,877 @@
+//! A slot for one connection to the server, driven by one runtime. The connection is replaced when
+//! it fails or stops answering.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, PushInfo, PushKind, RedisError, Value};
+use tokio::sync::{oneshot, watch};
+
+use super::batcher::{self, Release, Reply, Sender, What};
+use super::dial::Dial;
+use super::failure;
+use super::handshake;
+use crate::host::{Host, Moment, Runtime, Timer};
+use crate::store::redis::keyspace::Keyspace;
+use crate::store::redis::scripts::release_of;
+use crate::store::{Lane, Limited, LossHint, LossReceiver, StoreError, StoreFuture};
+
+/// The number of commands that may wait to be written.
+const WRITE_QUEUE: usize = 1024;
+/// The number of replaced connections that are kept for the releases that must follow their
+/// acquires.
+const RETIRED: usize = 4;
+/// The time for which a replaced connection is kept.
+const RETIRED_FOR: Duration = Duration::from_secs(60);
+/// The time after which an unanswered try to make a background connection gets another one beside
+/// it. The operating system repeats a lost request for a connection only after a second, and a
+/// request to a host that died never gets an answer. The pause between two tries doubles up to
+/// [`LONGEST_TRY_BESIDE`], which adds to the time for which a lost lock may go unnoticed.
+const TRY_BESIDE: Duration = Duration::from_millis(250);
+const LONGEST_TRY_BESIDE: Duration = Duration::from_millis(500);
+/// The maximum number of concurrent tries. The first one stays, since a slow line may need its
+/// time; the later ones are replaced.
+const TRIES: usize = 3;
+/// The upper bound of the round trip that counts as usual: see [`ConnectionSlot::challenge`].
+const LONGEST_USUAL: Duration = Duration::from_millis(500);
+/// The pause before the next [challenge](ConnectionSlot::challenge), after a new connection has
+/// lost against the present one. It doubles up to [`LONGEST_TRUCE`].
+const FIRST_TRUCE: Duration = Duration::from_millis(500);
+const LONGEST_TRUCE: Duration = Duration::from_secs(4);
+/// The time between the beginnings of two attempts to make a connection, if the first one failed,
+/// or its connection ended within [`STEADY`]. It doubles up to the second value, which adds to the
+/// time for which a lost lock may go unnoticed when the server is back, and to that after which
+/// waiting calls find it there.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+const STEADY: Duration = Duration::from_secs(1);
+
+/// The purpose of a slot.
+pub(in crate::store::redis) enum Purpose {
+    /// Acquires and releases.
+    Commands {
+        /// For the check of permissions.
+        names: Arc<Keyspace>,
+        /// Set once they have been checked.
+        checked: Arc<OnceLock<()>>,
+        /// The slot that reports that the server answers again.
+        background: ConnectionSlot,
+    },
+    /// Renewals and checks, and the messages to waiters. The server also reports changes of the
+    /// locks' keys on it.
+    Background {
+        /// The receivers of the reports.
+        losses: Mutex<Vec<LossReceiver>>,
+        /// The receiver of the messages.
+        pushes: OnceLock<PushReceiver>,
+    },
+}
+
+/// The pace at which new connections are made.
+#[derive(Default)]
+struct RedialPause {
+    /// The time for which the last attempt was scheduled.
+    began: Option<Moment>,
+    pause: Duration,
+}
+
+impl RedialPause {
+    /// Returns the pause before an attempt that would begin at `now`. It counts from the attempt before,
+    /// so a call that comes later does not wait for it.
+    fn next(&mut self, host: &Host, now: Moment) -> Duration {
+        let is_steady = self.began.is_none_or(|began| now.since(began) >= STEADY);
+        self.pause = if is_steady {
+            Duration::ZERO
+        } else {
+            (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE)
+        };
+        let pause = self.pause.mul_f64(0.5 + host.fraction() / 2.0);
+        let begins = self.began.map_or(now, |began| now.max(began.after(pause)));
+        self.began = Some(begins);
+        begins.since(now)
+    }
+}
+
+/// A push from a background connection.
+pub(in crate::store::redis) enum Push {
+    /// A message on a channel.
+    Message(Vec<u8>),
+    /// The connection was lost, and its subscriptions with it.
+    Disconnected,
+}
+
+/// A callback for [`Push`]es. Must not block.
+type PushReceiver = Arc<dyn Fn(Push) + Send + Sync>;
+
+/// A connection in use.
+pub(in crate::store::redis) struct Connection {
+    multiplexed: MultiplexedConnection,
+    /// The sender for commands of many tasks that go out together.
+    pub(in crate::store::redis) batcher: Option<Sender>,
+    pub(in crate::store::redis) server: handshake::Capabilities,
+    /// Unique in this process, and never zero.
+    pub(in crate::store::redis) number: u64,
+    /// The time at which the oldest of the commands given up since the last answer was sent, in
+    /// nanoseconds of the host's clock, or 0 if there is none.
+    stalled: AtomicU64,
+    /// The time of the last answer, on the same clock.
+    heard: AtomicU64,
+    /// The time at which the last command was sent, on the same clock.
+    asked: AtomicU64,
+    /// The smoothed round-trip time, in nanoseconds. Rises fast, and falls slowly.
+    round_trip: AtomicU64,
+}
+
+impl Connection {
+    fn answered_after(&self, took: u64) {
+        let before = self.round_trip.load(Ordering::Relaxed);
+        let weight = if took > before { 2 } else { 8 };
+        self.round_trip
+            .store(before - before / weight + took / weight, Ordering::Relaxed);
+    }
+
+    /// Returns the usual time until an answer.
+    fn usual(&self) -> Duration {
+        Duration::from_nanos(self.round_trip.load(Ordering::Relaxed)).min(LONGEST_USUAL)
+    }
+}
+
+enum State {
+    Down,
+    /// With the failure of the try before, if there was one.
+    Connecting(Option<StoreError>),
+    Up(Arc<Connection>),
+    Failed(StoreError),
+}
+
+/// The limits for connecting and for answers.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store::redis) struct TimeOuts {
+    pub(in crate::store::redis) connect: Duration,
+    pub(in crate::store::redis) response: Duration,
+}
+
+/// The means to connect to a server.
+pub(in crate::store::redis) struct Server {
+    pub(in crate::store::redis) dial: Dial,
+    pub(in crate::store::redis) info: ConnectionInfo,
+    pub(in crate::store::redis) time_outs: TimeOuts,
+}
+
+/// A connection slot. Clones are cheap, and share one slot.
+#[derive(Clone)]
+pub(in crate::store::redis) struct ConnectionSlot(Arc<Inner>);
+
+struct Inner {
+    host: Host,
+    server: Arc<Server>,
+    purpose: Purpose,
+    /// The pace of new connections.
+    pace: Mutex<RedialPause>,
+    /// The runtime that drives the connection, or `None` for the lock thread's.
+    home: Option<Runtime>,
+    /// `true` once that runtime has turned out to have no network.
+    unfit: AtomicBool,
+    /// `true` if a connection was lost, or could not be made, since the last one was up.
+    was_down: AtomicBool,
+    /// `true` while a connection is being made that may replace the present one.
+    challenged: AtomicBool,
+    /// The number of times in a row that such a connection has lost, and the time until which no
+    /// new one is made.
+    truce: Mutex<(u32, Option<Moment>)>,
+    state: watch::Sender<State>,
+    retired: Mutex<Vec<Arc<Connection>>>,
+}
+
+impl ConnectionSlot {
+    pub(in crate::store::redis) fn new(
+        host: &Host,
+        server: Arc<Server>,
+        purpose: Purpose,
+        home: Option<Runtime>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            host: host.clone(),
+            server,
+            purpose,
+            pace: Mutex::default(),
+            home,
+            unfit: AtomicBool::new(false),
+            was_down: AtomicBool::new(false),
+            challenged: AtomicBool::new(false),
+            truce: Mutex::default(),
+            state: watch::Sender::new(State::Down),
+            retired: Mutex::default(),
+        }))
+    }
+
+    pub(in crate::store::redis) fn host(&self) -> &Host {
+        &self.0.host
+    }
+
+    /// Adds a receiver for reports of changed keys.
+    pub(in crate::store::redis) fn report_to(&self, receiver: LossReceiver) {
+        if let Purpose::Background { losses, .. } = &self.0.purpose {
+            losses.lock().unwrap_or_else(PoisonError::into_inner).push(receiver);
+        }
+    }
+
+    /// Sets the receiver of the messages to waiters.
+    pub(in crate::store::redis) fn push_to(&self, receiver: PushReceiver) {
+        if let Purpose::Background { pushes, .. } = &self.0.purpose {
+            let _ = pushes.set(receiver);
+        }
+    }
+
+    fn push(&self, push: Push) {
+        if let Purpose::Background { pushes, .. } = &self.0.purpose
+            && let Some(receiver) = pushes.get()
+        {
+            receiver(push);
+        }
+    }
+
+    /// Returns the connection, after making it if necessary. All callers that wait for it share one
+    /// attempt.
+    ///
+    /// Cancel safe.
+    pub(in crate::store::redis) async fn live(&self) -> Result<Arc<Connection>, StoreError> {
+        if let Some(live) = self.up() {
+            return Ok(live);
+        }
+        let mut state = self.0.state.subscribe();
+        let mut awaited = false;
+        loop {
+            // `start` is called after the `match`, since it changes the state, which must not be
+            // borrowed meanwhile.
+            let connecting = match &*state.borrow_and_update() {
+                State::Up(live) => return Ok(Arc::clone(live)),
+                State::Failed(error) if awaited => return Err(error.clone()),
+                State::Connecting(_) => true,
+                State::Down | State::Failed(_) => false,
+            };
+            if !connecting {
+                self.start();
+            }
+            awaited = true;
+            if state.changed().await.is_err() {
+                return Err(StoreError::transient("the connection was given up"));
+            }
+        }
+    }
+
+    /// Returns the connection, retrying until there is one.
+    ///
+    /// Cancel safe.
+    pub(in crate::store::redis) async fn live_at_last(&self) -> Arc<Connection> {
+        loop {
+            match self.live().await {
+                Ok(live) => return live,
+                Err(error) => tracing::debug!(%error, "no connection, trying again"),
+            }
+            self.host().sleep(Timer::LockThread, FIRST_PAUSE).await;
+        }
+    }
+
+    /// Waits until another connection has replaced the one with this number.
+    ///
+    /// Cancel safe.
+    pub(in crate::store::redis) async fn replaced(&self, number: u64) {
+        let mut state = self.0.state.subscribe();
+        let is_another = |state: &State| matches!(state, State::Up(live) if live.number != number);
+        // Cannot fail: `self` keeps the sender alive.
+        drop(state.wait_for(is_another).await);
+    }
+
+    /// Makes another connection beside the present one, if that one owes an answer for twice the
+    /// usual time. The new connection replaces the present one if it is ready before the answer
+    /// arrives: the server has then answered a request that was sent later, so only the present
+    /// connection is silent. After a new connection has lost, the next one is made after a longer
+    /// pause, since on a slow line it gains nothing.
+    pub(in crate::store::redis) fn challenge(&self) {
+        let Some(live) = self.up() else { return };
+        let truce = self.truce().1;
+        if truce.is_some_and(|until| self.host().now() < until) || self.0.challenged.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let heard = live.heard.load(Ordering::Relaxed);
+        let challenge = Challenge(self.clone());
+        drop(self.host().spawn(async move {
+            let slot = &challenge.0;
+            let is_silent = || live.heard.load(Ordering::Relaxed) == heard;
+            let waited = slot
+                .host()
+                .now()
+                .as_nanos()
+                .saturating_sub(live.asked.load(Ordering::Relaxed));
+            let patience = (live.usual() * 2).saturating_sub(Duration::from_nanos(waited));
+            slot.host().sleep(Timer::LockThread, patience).await;
+            if !is_silent() {
+                return;
+            }
+            let made = slot
+                .host()
+                .timeout(Timer::LockThread, slot.0.server.time_outs.connect, slot.connect())
+                .await;
+            if is_silent() {
+                if let Some(Ok(another)) = made {
+                    slot.replace(&live, another);
+                }
+                return;
+            }
+            let mut truce = slot.truce();
+            let pause = (FIRST_TRUCE * 2_u32.saturating_pow(truce.0)).min(LONGEST_TRUCE);
+            *truce = (truce.0.saturating_add(1).min(8), Some(slot.host().now().after(pause)));
+        }));
+    }
+
+    fn truce(&self) -> std::sync::MutexGuard<'_, (u32, Option<Moment>)> {
+        self.0.truce.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn replace(&self, silent: &Connection, another: Connection) {
+        let replaced = self.0.state.send_if_modified(|state| match state {
+            State::Up(live) if live.number == silent.number => {
+                *state = State::Up(Arc::new(another));
+                true
+            }
+            _ => false,
+        });
+        if replaced {
+            *self.truce() = (0, None);
+            tracing::debug!("the connection does not answer, and another one does: it is replaced");
+            self.push(Push::Disconnected);
+            self.is_back();
+        }
+    }
+
+    /// Reports that the server answers again, on any connection. While it did not, any lock may
+    /// have changed.
+    fn is_back(&self) {
+        match &self.0.purpose {
+            Purpose::Commands { background, .. } => background.tell(&LossHint::Back(Lane::default())),
+            Purpose::Background { .. } => self.tell(&LossHint::Back(Lane::default())),
+        }
+    }
+
+    /// Waits, for at most `most`, until the connection takes another command of this kind. Returns
+    /// `None` if it does already.
+    ///
+    /// An acquire also waits here for the connection itself, so that the waiting calls do not all
+    /// send at once when it is up.
+    pub(in crate::store::redis) fn room(&self, what: Limited, most: Duration) -> Option<StoreFuture<'static, ()>> {
+        let has_room = match &*self.0.state.borrow() {
+            State::Up(live) => live.batcher.as_ref().is_none_or(|batcher| batcher.has_room(what)),
+            _ => what == Limited::Releases,
+        };
+        if has_room {
+            return None;
+        }
+        let slot = self.clone();
+        Some(Box::pin(async move {
+            let response = slot.0.server.time_outs.response;
+            let live = slot.host().timeout(Timer::LockThread, response.min(most), slot.live());
+            let Some(live) = live.await else {
+                return Err(slot.failure().unwrap_or_else(|| {
+                    StoreError::transient("no connection within the response time-out, or the rest of `wait`")
+                }));
+            };
+            let room = slot.room_on(live?, what);
+            let room = slot.host().timeout(Timer::LockThread, most, room).await;
+            room.unwrap_or_else(|| {
+                Err(StoreError::transient(
+                    "more calls of this runtime asked for locks than its connection carries within `wait`",
+                )
+                .advise("ask for fewer locks at once, or allow a longer `wait`"))
+            })
+        }))
+    }
+
+    async fn room_on(&self, mut live: Arc<Connection>, what: Limited) -> Result<(), StoreError> {
+        let mut state = self.0.state.subscribe();
+        loop {
+            let Some(batcher) = &live.batcher else { return Ok(()) };
+            let number = live.number;
+            tokio::select! {
+                biased;
+                () = batcher.room(what) => return Ok(()),
+                _ = state.wait_for(|state| !matches!(state, State::Up(live) if live.number == number)) => {}
+            }
+            live = self.live().await?;
+        }
+    }
+
+    /// Returns the connection with this number, if it is still there.
+    pub(super) fn numbered(&self, number: u64) -> Option<Arc<Connection>> {
+        let up = self.up().filter(|live| live.number == number);
+        up.or_else(|| self.retired().iter().find(|live| live.number == number).cloned())
+    }
+
+    /// Sends one command and waits for its answer. `lock` is the lock that it is about, or empty if
+    /// there are many.
+    ///
+    /// If the future is dropped before the answer, the command may have been carried out. A
+    /// connection that leaves commands unanswered for longer than the response time-out is
+    /// replaced: its later answers could be taken for those of other commands.
+    pub(in crate::store::redis) async fn call(
+        &self,
+        live: &Connection,
+        kind: Limited,
+        lock: &str,
+        command: Cmd,
+    ) -> Result<Value, RedisError> {
+        let _waited_for = live.batcher.as_ref().map(Sender::wait_for);
+        match &live.batcher {
+            Some(batcher) if batcher.is_busy() => {
+                let about = (!lock.is_empty()).then(|| batcher::hash(lock));
+                self.send(live, batcher, kind, What::Command(command, about)).await
+            }
+            _ => {
+                let mut connection = live.multiplexed.clone();
+                self.in_flight(live, command.query_async::<Value>(&mut connection))
+                    .await
+            }
+        }
+    }
+
+    /// Releases a lock.
+    pub(in crate::store::redis) async fn release(
+        &self,
+        live: &Connection,
+        release: Release,
+        names: &Keyspace,
+    ) -> Result<Value, RedisError> {
+        match &live.batcher {
+            Some(batcher) if batcher.is_busy() => {
+                let _waited_for = batcher.wait_for();
+                self.send(live, batcher, Limited::Releases, What::Release(release))
+                    .await
+            }
+            _ => {
+                let script = release_of(release.is_shared).form(live.server.is_7);
+                let command = release.command("EVALSHA", &script.hash, names);
+                batcher::the_one(self.call(live, Limited::Releases, &release.lock, command).await)
+            }
+        }
+    }
+
+    async fn send(&self, live: &Connection, batcher: &Sender, kind: Limited, what: What) -> Result<Value, RedisError> {
+        let (reply, answer) = oneshot::channel();
+        batcher.put(kind, what, Reply::To(reply));
+        let gone = || RedisError::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        self.in_flight(live, async { answer.await.unwrap_or_else(|_| Err(gone())) })
+            .await
+    }
+
+    /// Returns the reason why there is no connection, if a try has failed since the last connection
+    /// was up.
+    fn failure(&self) -> Option<StoreError> {
+        match &*self.0.state.borrow() {
+            State::Failed(error) | State::Connecting(Some(error)) => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns the connection, if it is up.
+    pub(in crate::store::redis) fn up(&self) -> Option<Arc<Connection>> {
+        match &*self.0.state.borrow() {
+            State::Up(live) => Some(Arc::clone(live)),
+            _ => None,
+        }
+    }
+
+    /// Subscribes this connection to a channel.
+    pub(in crate::store::redis) async fn subscribe(&self, live: &Connection, channel: &str) -> Result<(), StoreError> {
+        let mut connection = live.multiplexed.clone();
+        let answer = self.in_flight(live, connection.subscribe(channel)).await;
+        answer.map_err(|error| failure::sort(&error, true))
+    }
+
+    /// Ends a [`subscribe`](Self::subscribe).
+    pub(in crate::store::redis) async fn unsubscribe(
+        &self,
+        live: &Connection,
+        channel: &str,
+    ) -> Result<(), StoreError> {
+        let mut connection = live.multiplexed.clone();
+        let answer = self.in_flight(live, connection.unsubscribe(channel)).await;
+        answer.map_err(|error| failure::sort(&error, true))
+    }
+
+    async fn in_flight<T>(
+        &self,
+        live: &Connection,
+        sent: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        let asked = self.host().now().as_nanos();
+        live.asked.store(asked, Ordering::Relaxed);
+        let flight = InFlight {
+            slot: self,
+            live,
+            sent: asked,
+            answered: false,
+        };
+        let answer = sent.await;
+        flight.land();
+        if let Err(error) = &answer
+            && failure::ends_connection(error)
+        {
+            self.end(live.number, false);
+        }
+        answer
+    }
+
+    /// Sends one command, after connecting if necessary, and waits for its answer within the
+    /// response time-out.
+    pub(in crate::store::redis) async fn ask(&self, command: Cmd) -> Result<Value, StoreError> {
+        let live = self.live().await?;
+        let limit = self.0.server.time_outs.response;
+        match self
+            .host()
+            .timeout(
+                Timer::LockThread,
+                limit,
+                self.call(&live, Limited::Releases, "", command),
+            )
+            .await
+        {
+            Some(answer) => answer.map_err(|error| failure::sort(&error, true)),
+            None => Err(StoreError::unknown(format!("no answer within {limit:?}"))),
+        }
+    }
+
+    /// Stops using a connection. If `retire` is set, keeps it for commands in flight and for the
+    /// releases that must follow its acquires.
+    fn end(&self, number: u64, retire: bool) {
+        let mut ended = None;
+        self.0.state.send_if_modified(|state| match state {
+            State::Up(live) if live.number == number => {
+                if let State::Up(live) = std::mem::replace(state, State::Down) {
+                    ended = Some(live);
+                }
+                true
+            }
+            _ => false,
+        });
+        if !retire {
+            self.retired().retain(|live| live.number != number);
+        }
+        let Some(live) = ended else { return };
+        self.0.was_down.store(true, Ordering::Release);
+        // Key tracking and subscriptions ended with the connection.
+        self.tell(&LossHint::All(Lane::default()));
+        self.push(Push::Disconnected);
+        if retire && matches!(self.0.purpose, Purpose::Commands { .. }) {
+            self.keep_for_releases(live);
+        }
+    }
+
+    fn keep_for_releases(&self, live: Arc<Connection>) {
+        let number = live.number;
+        let mut retired = self.retired();
+        if retired.len() == RETIRED {
+            retired.remove(0);
+        }
+        retired.push(live);
+        drop(retired);
+        let slot = Arc::downgrade(&self.0);
+        let host = self.host().clone();
+        drop(self.host().spawn(async move {
+            host.sleep(Timer::LockThread, RETIRED_FOR).await;
+            if let Some(slot) = slot.upgrade().map(ConnectionSlot) {
+                slot.retired().retain(|live| live.number != number);
+            }
+        }));
+    }
+
+    fn retired(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Connection>>> {
+        self.0.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self) {
+        let started = self.0.state.send_if_modified(|state| match state {
+            State::Down | State::Failed(_) => {
+                let failure = match std::mem::replace(state, State::Down) {
+                    State::Failed(error) => Some(error),
+                    _ => None,
+                };
+                *state = State::Connecting(failure);
+                true
+            }
+            State::Connecting(_) | State::Up(_) => false,
+        });
+        if !started {
+            return;
+        }
+        let mut attempt = Redial {
+            slot: self.clone(),
+            result: None,
+        };
+        let home = self.0.home.as_ref();
+        match (home, self.host().start()) {
+            (_, Err(error)) => attempt.result = Some(Err(StoreError::permanent(error))),
+            (Some(home), Ok(())) if !self.0.unfit.load(Ordering::Relaxed) => self.host().spawn_on(home, attempt.run()),
+            _ => drop(self.host().spawn(attempt.run())),
+        }
+    }
+
+    /// Connects. For a background connection, starts another try beside one that is not answered
+    /// soon; the first try to end decides the result.
+    async fn connect(&self) -> Result<Connection, StoreError> {
+        type Try<'a> = Pin<Box<dyn Future<Output = Result<Connection, StoreError>> + Send + 'a>>;
+        // A connection for commands gets only one try: if a slow handshake is the cause, more of
+        // them do not help.
+        let is_urgent = matches!(self.0.purpose, Purpose::Background { .. });
+        let mut tries: Vec<Try<'_>> = vec![Box::pin(self.establish())];
+        let mut pause = TRY_BESIDE;
+        // Uses the lock thread's timer, as the clock of this runtime may be paused.
+        let mut next = Box::pin(self.host().sleep(Timer::LockThread, pause));
+        poll_fn(move |cx| {
+            loop {
+                for one in &mut tries {
+                    if let Poll::Ready(result) = one.as_mut().poll(cx) {
+                        return Poll::Ready(result);
+                    }
+                }
+                if !is_urgent || next.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                if tries.len() == TRIES {
+                    drop(tries.remove(1));
+                }
+                tries.push(Box::pin(self.establish()));
+                pause = (pause * 2).min(LONGEST_TRY_BESIDE);
+                next.set(self.host().sleep(Timer::LockThread, pause));
+            }
+        })
+        .await
+    }
+
+    async fn establish(&self) -> Result<Connection, StoreError> {
+        let number = self.host().number();
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            // Callers apply time-outs, on the lock thread's timer: the connection's own would need
+            // a timer in the caller's runtime.
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(WRITE_QUEUE)
+            .set_push_sender(self.push_sender(number));
+        let connected = self.0.server.dial.dial(&self.0.server.info, config);
+        let mut connection = connected.await.map_err(|error| failure::sort(&error, false))?;
+        let asked = self.host().now();
+        let server = handshake::ask(&mut connection)
+            .await
+            .map_err(|error| failure::sort(&error, false))?;
+        let round_trip = self.host().now().as_nanos().saturating_sub(asked.as_nanos());
+        let mut batcher = None;
+        match &self.0.purpose {
+            Purpose::Commands { names, checked, .. } => {
+                if checked.get().is_none() {
+                    handshake::check_permissions(&mut connection, server, names).await?;
+                    let _ = checked.set(());
+                }
+                batcher = Some(batcher::start(
+                    self.host(),
+                    connection.clone(),
+                    server.is_7,
+                    Arc::clone(names),
+                ));
+            }
+            Purpose::Background { .. } => {
+                let mut tracking = redis::cmd("CLIENT");
+                tracking.arg("TRACKING").arg("ON").arg("NOLOOP");
+                if let Err(error) = tracking.query_async::<()>(&mut connection).await {
+                    tracing::debug!(%error, "the server does not report changed keys; the next renewal notices a lost lock");
+                }
+            }
+        }
+        Ok(Connection {
+            multiplexed: connection,
+            batcher,
+            server,
+            number,
+            stalled: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+            round_trip: AtomicU64::new(round_trip),
+        })
+    }
+
+    /// Returns the receiver of the server's push messages.
+    fn push_sender(&self, number: u64) -> impl Fn(PushInfo) -> Result<(), io::Error> + Send + Sync + 'static {
+        let slot = Arc::downgrade(&self.0);
+        move |push| {
+            let Some(slot) = slot.upgrade().map(ConnectionSlot) else {
+                return Ok(());
+            };
+            match push.kind {
+                PushKind::Invalidate => slot.report(push.data.into_iter().next()),
+                PushKind::Message => {
+                    if let Some(Value::BulkString(message)) = push.data.into_iter().nth(1) {
+                        slot.push(Push::Message(message));
+                    }
+                }
+                PushKind::Disconnection => slot.end(number, false),
+                _ => {}
+            }
+            Ok(())
+        }
+    }
+
+    /// Reports the keys that have changed; without a list, any key may have.
+    fn report(&self, keys: Option<Value>) {
+        match keys {
+            Some(Value::Array(keys)) => {
+                for key in keys {
+                    if let Value::BulkString(key) = key
+                        && let Ok(key) = String::from_utf8(key)
+                    {
+                        self.tell(&LossHint::Key(key.into()));
+                    }
+                }
+            }
+            _ => self.tell(&LossHint::All(Lane::default())),
+        }
+    }
+
+    fn tell(&self, hint: &LossHint) {
+        let Purpose::Background { losses, .. } = &self.0.purpose else {
+            return;
+        };
+        let receivers = losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for receiver in receivers {
+            receiver(hint.clone());
+        }
+    }
+}
+
+/// An attempt to connect. Dropping it publishes its result, also after a panic or an abort.
+struct Redial {
+    slot: ConnectionSlot,
+    result: Option<Result<Connection, StoreError>>,
+}
+
+impl Redial {
+    async fn run(mut self) {
+        let limit = self.slot.0.server.time_outs.connect;
+        let host = self.slot.host();
+        let pause = {
+            let mut pace = self.slot.0.pace.lock().unwrap_or_else(PoisonError::into_inner);
+            pace.next(host, host.now())
+        };
+        if !pause.is_zero() {
+            host.sleep(Timer::LockThread, pause).await;
+        }
+        // Uses the lock thread's timer, as the clock of this runtime may be paused.
+        let made = self.slot.connect();
+        self.result = Some(match self.slot.host().timeout(Timer::LockThread, limit, made).await {
+            Some(result) => result,
+            None => Err(StoreError::transient(format!("no connection within {limit:?}"))),
+        });
+    }
+}
+
+impl Drop for Redial {
+    fn drop(&mut self) {
+        let inner = &self.slot.0;
+        let has_panicked = std::thread::panicking() && inner.home.is_some();
+        let is_up = matches!(self.result, Some(Ok(_)));
+        let was_down = inner.was_down.swap(!is_up, Ordering::AcqRel);
+        inner.state.send_replace(match self.result.take() {
+            Some(Ok(live)) => State::Up(Arc::new(live)),
+            Some(Err(error)) => State::Failed(error),
+            // The runtime may have been built without I/O. A caller that waits finds `Down`, and
+            // tries again on the lock thread.
+            None if has_panicked && !inner.unfit.swap(true, Ordering::Relaxed) => State::Down,
+            None => State::Failed(StoreError::transient("the attempt to connect was aborted")),
+        });
+        if is_up && was_down {
+            self.slot.is_back();
+        }
+    }
+}
+
+/// An attempt to make a connection that may replace the present one.
+struct Challenge(ConnectionSlot);
+
+impl Drop for Challenge {
+    fn drop(&mut self) {
+        self.0.0.challenged.store(false, Ordering::Release);
+    }
+}
+
+/// A command that has been sent, and not been answered yet.
+struct InFlight<'a> {
+    slot: &'a ConnectionSlot,
+    live: &'a Connection,
+    sent: u64,
+    answered: bool,
+}
+
+impl InFlight<'_> {
+    fn land(mut self) {
+        self.answered = true;
+        self.live.stalled.store(0, Ordering::Relaxed);
+        let now = self.slot.host().now().as_nanos();
+        self.live.heard.store(now, Ordering::Relaxed);
+        let took = now.saturating_sub(self.sent);
+        let is_in_time = Duration::from_nanos(took) <= self.live.usual() * 2;
+        if is_in_time && matches!(self.slot.0.purpose, Purpose::Background { .. }) {
+            *self.slot.truce() = (0, None);
+        }
+        self.live.answered_after(took);
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        // A connection that has answered other commands meanwhile is slow, not silent.
+        let sent = self.sent.max(self.live.heard.load(Ordering::Relaxed));
+        let stalled = &self.live.stalled;
+        let first = match stalled.compare_exchange(0, sent, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => sent,
+            Err(earlier) => earlier,
+        };
+        let silent = Duration::from_nanos(self.slot.host().now().as_nanos().saturating_sub(first));
+        if silent >= self.slot.0.server.time_outs.response {
+            tracing::debug!(?silent, "the connection does not answer and is replaced");
+            self.slot.end(self.live.number, true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_before_a_redial_counts_from_the_attempt_before() {
+        let host = Host::process();
+        let ms = Duration::from_millis;
+        let mut pace = RedialPause::default();
+        let mut now = Moment::from_nanos(0);
+        assert_eq!(pace.next(&host, now), Duration::ZERO, "the first attempt");
+        for longest in [20, 40, 80, 100, 100].map(ms) {
+            let pause = pace.next(&host, now);
+            assert!(longest / 2 <= pause && pause <= longest, "{pause:?}, of {longest:?}");
+            now = now.after(pause);
+        }
+        now = now.after(ms(60));
+        let pause = pace.next(&host, now);
+        assert!(pause <= ms(40), "{pause:?} after 60 ms");
+        now = now.after(pause + ms(100));
+        assert_eq!(pace.next(&host, now), Duration::ZERO, "a late call");
+        now = now.after(STEADY);
+        assert_eq!(pace.next(&host, now), Duration::ZERO, "a connection that lasted");
+        assert!(pace.next(&host, now) <= ms(20), "a quick second attempt");
+    }
+}

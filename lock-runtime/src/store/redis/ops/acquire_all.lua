@@ -1,0 +1,36 @@
+-- Takes many exclusive locks under one value: all of them, or none. If one is busy, releases those
+-- that the caller has. With `keep`, takes and keeps those before the first busy one instead.
+-- KEYS: the fencing counter, then for each lock the lock and its queue.
+-- ARGV: the channels' prefix, the holder's value, an earlier value of the caller that this one
+-- replaces or '', the lease in ms, 1 to take a fencing token, 1 to keep.
+-- Returns {1, token or ''} if granted, {0, the holder's value, the rest of its lease in ms, the
+-- index of the busy lock, from 0} if busy.
+local value, former, lease = ARGV[2], ARGV[3], ARGV[4]
+local locks = (#KEYS - 1) / 2
+local own, busy, other = {}, nil, nil
+for i = 1, locks do
+  local holder = redis.call('GET', KEYS[2 * i])
+  own[i] = holder and (holder == value or former ~= '' and holder == former)
+  if holder and not own[i] and not busy then
+    busy, other = i, holder
+  end
+end
+
+if not busy then
+  -- Takes the token first: if that fails, no lock is left behind.
+  local fence = ARGV[5] == '1' and next_fence(KEYS[1]) or ''
+  for i = 1, locks do
+    redis.call('SET', KEYS[2 * i], value, 'PX', lease)
+  end
+  return {1, fence}
+end
+
+for i = 1, locks do
+  local lock = KEYS[2 * i]
+  if ARGV[6] == '1' and i < busy then
+    redis.call('SET', lock, value, 'PX', lease)
+  elseif own[i] and not hand_over(lock, KEYS[2 * i + 1], ARGV[1]) then
+    redis.call('DEL', lock)
+  end
+end
+return {0, other, redis.call('PTTL', KEYS[2 * busy]), busy - 1}

@@ -1,0 +1,228 @@
+//! The exclusive lock: `SET key value NX PX`, and scripts that compare before they act.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+
+use crate::store::redis::RedisStore;
+use crate::store::redis::connection::eval;
+use crate::store::redis::connection::failure::{is_missing_script, sort};
+use crate::store::redis::connection::{Connection, ConnectionSlot};
+use crate::store::redis::connection::{Release, Reply, Report, What, the_one};
+use crate::store::redis::reply::{
+    LEFT_FREE, as_remaining, attempt, given_back, holder_of, millis, released, token_or_verdict, unexpected, verdicts,
+};
+use crate::store::redis::scripts::{ACQUIRE, FENCE, LockScript, RENEW, release_of};
+use crate::store::{
+    AcquireRequest, Attempt, Fence, Limited, LockMode, Ownership, ReleaseReport, ReleaseRequest, RenewRequest,
+    StoreError,
+};
+
+impl RedisStore {
+    pub(in crate::store::redis) async fn acquire_exclusive(
+        &self,
+        request: &AcquireRequest<'_>,
+    ) -> Result<Attempt, StoreError> {
+        let commands = self.commands.here();
+        let live = commands.live().await?;
+        request.receipt.sent_on(live.number);
+        let may_hold = live.server.is_7 && !request.fence && !request.fair;
+        if may_hold && let Some(answer) = acquire_by_set(&commands, &live, request).await? {
+            return Ok(answer);
+        }
+        let queue = self.names.queue(request.key);
+        let keys: [&str; 3] = [request.key, &queue, self.names.counter(request.key)];
+        let answer = eval(&commands, &live, &ACQUIRE, &keys, |command| {
+            command
+                .arg(&**request.value)
+                .arg(millis(request.ttl))
+                .arg(u8::from(request.fence))
+                .arg(u8::from(request.fair));
+        });
+        // If the plain `SET` found the caller's own value, a failure here does not mean that
+        // nothing was taken.
+        let answer = answer
+            .await
+            .map_err(|error| if may_hold { error.into_unknown() } else { error });
+        attempt(&answer?)
+    }
+
+    pub(in crate::store::redis) async fn renew_exclusive(
+        &self,
+        requests: &[RenewRequest],
+    ) -> Result<Vec<Ownership>, StoreError> {
+        self.renew_by(&RENEW, requests).await
+    }
+
+    pub(super) async fn renew_by(
+        &self,
+        script: &LockScript,
+        requests: &[RenewRequest],
+    ) -> Result<Vec<Ownership>, StoreError> {
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<&str> = requests.iter().map(|request| &*request.key).collect();
+        self.renew_keys(script, &keys, requests).await
+    }
+
+    /// Renews the locks. If another connection replaces a silent one, sends them again there: the
+    /// order of renewals does not matter.
+    pub(in crate::store::redis) async fn renew_keys(
+        &self,
+        script: &LockScript,
+        keys: &[&str],
+        requests: &[RenewRequest],
+    ) -> Result<Vec<Ownership>, StoreError> {
+        let answer = loop {
+            let live = self.background.live_at_last().await;
+            let answer = eval(&self.background, &live, script, keys, |command| {
+                for request in requests {
+                    command.arg(&*request.value).arg(request.extend.map_or(0, millis));
+                }
+            });
+            tokio::select! {
+                biased;
+                answer = answer => break answer?,
+                () = self.background.replaced(live.number) => {}
+            }
+        };
+        verdicts(&answer, requests.len())
+    }
+
+    pub(in crate::store::redis) async fn release_exclusive(
+        &self,
+        request: &ReleaseRequest<'_>,
+    ) -> Result<Ownership, StoreError> {
+        given_back(&self.give_back(request).await?)
+    }
+
+    /// Releases a lock in any mode, and waits for the script's answer.
+    pub(in crate::store::redis) async fn give_back(&self, request: &ReleaseRequest<'_>) -> Result<Value, StoreError> {
+        let (commands, live) = self.commands.for_release(request).await?;
+        request.receipt.sent_on(live.number);
+        let answer = match commands.release(&live, self.release_of(request), &self.names).await {
+            // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster.
+            Err(error) if is_missing_script(&error) => {
+                let release = self.release_of(request);
+                let script = release_of(release.is_shared).form(live.server.is_7);
+                let command = release.command("EVAL", &script.source, &self.names);
+                the_one(commands.call(&live, Limited::Releases, request.key, command).await)
+            }
+            answer => answer,
+        };
+        let answer = answer.map_err(|error| sort(&error, true))?;
+        if answer == LEFT_FREE
+            && let Some(free) = request.leave_free
+        {
+            self.queue.look_later(request.key, free.pause);
+        }
+        Ok(answer)
+    }
+
+    /// Puts a release into the batcher of the connection. Returns the report if there is no
+    /// connection.
+    pub(in crate::store::redis) fn send_release(
+        &self,
+        request: &ReleaseRequest<'_>,
+        report: ReleaseReport,
+    ) -> Result<(), ReleaseReport> {
+        let live = self.commands.here().up();
+        let Some((live, batcher)) = live.as_ref().and_then(|live| Some((live, live.batcher.as_ref()?))) else {
+            return Err(report);
+        };
+        request.receipt.sent_on(live.number);
+        let release = self.release_of(request);
+        let verdict = if release.is_shared { released } else { given_back };
+        let queue = self.queue.clone();
+        let (key, leave_free) = (request.key.to_owned(), request.leave_free);
+        let reply = Reply::Report(Report::new(move |answer| {
+            report(match answer {
+                Some(Ok(answer)) => {
+                    if answer == LEFT_FREE
+                        && let Some(free) = leave_free
+                    {
+                        queue.look_later(&key, free.pause);
+                    }
+                    verdict(&answer)
+                }
+                Some(Err(error)) => Err(sort(&error, true)),
+                None => Err(StoreError::unknown("the connection was given up")),
+            });
+        }));
+        batcher.put(Limited::Releases, What::Release(release), reply);
+        Ok(())
+    }
+
+    fn release_of(&self, request: &ReleaseRequest<'_>) -> Release {
+        let member = request.queued.map(|queued| self.names.member(request.value, queued));
+        Release {
+            lock: request.key.to_owned(),
+            queue: self.names.queue_for(request.key, request.value),
+            value: request.value.to_owned(),
+            is_shared: LockMode::is_shared(request.value),
+            keep: request.keep.map_or(0, millis),
+            member: member.unwrap_or_default(),
+            leave_free: request.leave_free,
+        }
+    }
+
+    pub(in crate::store::redis) async fn fence_exclusive(&self, key: &str, value: &str) -> Result<Fence, StoreError> {
+        self.fence_by(&FENCE, key, value).await
+    }
+
+    pub(super) async fn fence_by(&self, script: &LockScript, key: &str, value: &str) -> Result<Fence, StoreError> {
+        let commands = self.commands.here();
+        let live = commands.live().await?;
+        let keys: [&str; 2] = [key, self.names.counter(key)];
+        let answer = eval(&commands, &live, script, &keys, |command| {
+            command.arg(value);
+        });
+        token_or_verdict(&answer.await?)
+    }
+}
+
+/// Takes the lock by one plain command, whose `GET` returns the holder and refuses a key of another
+/// type. Returns `None` if the key held the caller's own value already: its lease is then still the
+/// earlier one.
+async fn acquire_by_set(
+    commands: &ConnectionSlot,
+    live: &Connection,
+    request: &AcquireRequest<'_>,
+) -> Result<Option<Attempt>, StoreError> {
+    let mut set = Cmd::with_capacity(7, request.key.len() + request.value.len() + 32);
+    set.arg("SET")
+        .arg(&**request.key)
+        .arg(&**request.value)
+        .arg("NX")
+        .arg("GET")
+        .arg("PX")
+        .arg(millis(request.ttl));
+    let taken = async {
+        commands
+            .call(live, Limited::Acquires, request.key, set)
+            .await
+            .map_err(|error| sort(&error, true))
+    };
+    // Both are sent before the first answer is back.
+    let (answer, remaining) = tokio::join!(taken, remaining(commands, live, request));
+    match answer? {
+        Value::Nil => Ok(Some(Attempt::Granted { fence: None })),
+        Value::BulkString(holder) if holder == request.value.as_bytes() => Ok(None),
+        Value::BulkString(holder) => Ok(Some(Attempt::Busy {
+            holder: Some(holder_of(&holder)),
+            remaining,
+        })),
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn remaining(commands: &ConnectionSlot, live: &Connection, request: &AcquireRequest<'_>) -> Option<Duration> {
+    if !request.tell_remaining {
+        return None;
+    }
+    let mut pttl = redis::cmd("PTTL");
+    pttl.arg(&**request.key);
+    let answer = commands.call(live, Limited::Acquires, request.key, pttl).await;
+    answer.ok().as_ref().and_then(as_remaining)
+}

@@ -1,0 +1,31 @@
+-- Releases exclusive locks, and hands each to the first waiter in its queue, if there is one. Keeps
+-- a lock for the rest of its minimum hold instead, if told to.
+-- KEYS: the fencing counter, then for each lock the lock and its queue.
+-- ARGV: the channels' prefix, then for each lock:
+-- the holder's value; the time to keep the key in ms, or 0 to release it; the member to take out of
+-- the queue, or ''; and '' or <pause>:<every>:<0 or 1> if the lock may be left free for clients
+-- that poll: for <pause> ms, once in <every> ms at most, with 1 if calls of the holder's process
+-- have waited that long.
+-- Returns for each lock 2 (released and left free for a while), 1 (released or kept), 0 (the key is
+-- gone), -1 (it holds another value) or an error.
+
+-- The common case first, before any function is created: the lock has no waiters.
+local answers = {}
+local others = false
+for i = 1, (#KEYS - 1) / 2 do
+  local lock, value = KEYS[2 * i], ARGV[4 * i - 2]
+  if ARGV[4 * i - 1] == '0' and ARGV[4 * i] == '' and string.sub(ARGV[4 * i + 1], -2) ~= ':1' then
+    -- pcall: a key of another type must not stop the release of the other locks.
+    local holder = redis.pcall('GET', lock)
+    if holder ~= value then
+      answers[i] = type(holder) == 'table' and holder or holder and -1 or 0
+    elseif redis.pcall('EXISTS', KEYS[2 * i + 1]) == 0 then
+      redis.call('DEL', lock)
+      answers[i] = 1
+    end
+  end
+  others = others or not answers[i]
+end
+if not others then
+  return answers
+end

@@ -1,0 +1,50 @@
+//! Takes many exclusive locks under one value, in one script.
+
+use redis::Value;
+
+use crate::store::redis::RedisStore;
+use crate::store::redis::connection::eval_about;
+use crate::store::redis::reply::{granted_or_busy, millis, unexpected};
+use crate::store::redis::scripts::ACQUIRE_ALL;
+use crate::store::{AcquireAllRequest, Attempt, AttemptAll, StoreError};
+
+impl RedisStore {
+    pub(in crate::store::redis) async fn acquire_together(
+        &self,
+        request: &AcquireAllRequest<'_>,
+    ) -> Result<AttemptAll, StoreError> {
+        let commands = self.commands.here();
+        let live = commands.live().await?;
+        request.receipt.sent_on(live.number);
+        let queues: Vec<_> = request.keys.iter().map(|key| self.names.queue(key)).collect();
+        let mut keys: Vec<&str> = vec![self.names.counter(request.keys.first().map_or("", |key| &**key))];
+        for (key, queue) in request.keys.iter().zip(&queues) {
+            keys.extend([&**key, queue]);
+        }
+        let answer = eval_about(&commands, &live, &ACQUIRE_ALL, "", &keys, |command| {
+            command
+                .arg(&self.names.channels)
+                .arg(&**request.value)
+                .arg(request.former.unwrap_or_default())
+                .arg(millis(request.ttl))
+                .arg(u8::from(request.fence))
+                .arg(u8::from(request.keep));
+        });
+        let Value::Array(parts) = answer.await? else {
+            return Err(StoreError::unknown(
+                "the server gave an unexpected answer to the script for many locks",
+            ));
+        };
+        let at = match parts.as_slice() {
+            [Value::Int(0), _, _, Value::Int(at)] => usize::try_from(*at).ok(),
+            _ => None,
+        };
+        match granted_or_busy(parts.get(..3).unwrap_or(&parts))? {
+            Attempt::Granted { fence } => Ok(AttemptAll::Granted { fence }),
+            Attempt::Busy { holder, remaining } => {
+                let at = at.ok_or_else(|| unexpected(&Value::Array(parts)))?;
+                Ok(AttemptAll::Busy { at, holder, remaining })
+            }
+        }
+    }
+}

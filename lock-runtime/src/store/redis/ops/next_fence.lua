@@ -1,0 +1,12 @@
+-- Returns the next fencing token: one more than the last, and at least the server's time in
+-- microseconds, so that tokens keep growing after data loss.
+-- The token is text, because Lua's numbers are exact only up to 2^53.
+local function next_fence(counter)
+  local last = redis.call('INCR', counter)
+  local time = redis.call('TIME')
+  local micros = time[1] * 1000000 + time[2]
+  if last < micros then
+    redis.call('SET', counter, string.format('%.0f', micros))
+  end
+  return redis.call('GET', counter)
+end

@@ -1,0 +1,235 @@
+-- A lock in a shared mode (any but exclusive) is one sorted set:
+-- - A holder's member is its value, <class>:<token>:…, and its score the end of its lease, in ms of
+-- the server's clock.
+-- - A class's tally is the member #<class>, and its score the number of its holders: 1, 2, …
+-- - The member fence:<token>, scored 0, is the fencing token that all holders of an owner's lock
+-- share until the key is free.
+-- Without a holder there is no key. The key expires with the last lease.
+
+-- Each mode adds a function or pattern to these tables, under the first letter of its classes. The
+-- pattern of its classes:
+local forms = {}
+-- Returns true if a holder of this class can share the lock with the present holders.
+local admits = {}
+-- Returns true if a holder of this class may pass the waiters in the queue.
+local passes = {}
+-- True if all holders of this class share one fencing token.
+local shares_token = {}
+
+local function class_of(value)
+  return string.match(value, '^([^:]*):') or ''
+end
+
+-- Returns true if a mode has this class. A waiter of any other class would never be admitted, and
+-- the waiters behind it would wait for ever.
+local function is_class(class)
+  local form = forms[string.sub(class, 1, 1)]
+  return form and string.match(class, form)
+end
+
+local function is_admitted(held, class)
+  local admit = admits[string.sub(class, 1, 1)]
+  return admit and admit(held.counts, class)
+end
+
+local function may_pass(held, class)
+  local pass = passes[string.sub(class, 1, 1)]
+  return pass and pass(held.counts, class)
+end
+
+-- Records the tally of a class after holders of it have left.
+local function count_down(held, class)
+  local count = held.counts[class]
+  if count and count > 0 then
+    redis.call('ZADD', held.lock, count, '#' .. class)
+    return
+  end
+  held.counts[class] = nil
+  if next(held.counts) then
+    redis.call('ZREM', held.lock, '#' .. class)
+  else
+    redis.call('DEL', held.lock)
+    held.token = nil
+  end
+end
+
+-- The maximum number of expired holders that one look removes. There are many if a crowd has died.
+local MOST_LATE = 100
+-- A score below this is a tally, and not a time in ms.
+local FIRST_TIME = 1e10
+
+-- Removes the holders whose lease is over. Returns the state of the lock: the number of holders of
+-- each class, and their token.
+local function look(lock, now)
+  local held = {lock = lock, now = now, counts = {}}
+  local late = {}
+  -- The tallies come first in the set, and all of them are needed. An expired holder that is not
+  -- removed yet still counts.
+  local found = redis.call('ZRANGEBYSCORE', lock, '-inf', now, 'WITHSCORES', 'LIMIT', 0, MOST_LATE)
+  held.more = #found == 2 * MOST_LATE
+  if held.more and tonumber(found[#found]) < FIRST_TIME then
+    found = redis.call('ZRANGEBYSCORE', lock, '-inf', now, 'WITHSCORES')
+  end
+  for i = 1, #found, 2 do
+    local member, score = found[i], tonumber(found[i + 1])
+    if string.sub(member, 1, 1) == '#' then
+      held.counts[string.sub(member, 2)] = score
+    elseif score == 0 then
+      held.token = string.match(member, '^fence:(.*)$')
+    else
+      late[#late + 1] = member
+    end
+  end
+  local changed = {}
+  -- Counts towards the limit of one run, which may look at many locks.
+  turns_left = turns_left - #late
+  for _, value in ipairs(late) do
+    local class = class_of(value)
+    redis.call('ZREM', lock, value)
+    held.counts[class] = (held.counts[class] or 0) - 1
+    changed[class] = true
+  end
+  for class in pairs(changed) do
+    count_down(held, class)
+  end
+  return held
+end
+
+-- Returns a fencing token for a holder of this class.
+local function token_for(held, class, counter)
+  local shares = shares_token[string.sub(class, 1, 1)]
+  return shares and held.token or next_fence(counter)
+end
+
+-- The number of waiters at the front of the queue that `serve` searches for those that may pass the
+-- others. Those further back are found when their process asks about them.
+local MOST_PASSED = 500
+
+-- Adds a holder, and with it the token that all holders of its class share.
+local function put(held, value, ends, token)
+  local class = class_of(value)
+  local count = (held.counts[class] or 0) + 1
+  if token ~= '' and shares_token[string.sub(class, 1, 1)] then
+    redis.call('ZADD', held.lock, ends, value, count, '#' .. class, 0, 'fence:' .. token)
+    held.token = token
+  else
+    redis.call('ZADD', held.lock, ends, value, count, '#' .. class)
+  end
+  held.counts[class] = count
+end
+
+local function take_out(held, value)
+  local class = class_of(value)
+  redis.call('ZREM', held.lock, value)
+  held.counts[class] = (held.counts[class] or 0) - 1
+  count_down(held, class)
+end
+
+-- Makes the key expire with the last lease.
+local function expire_with_last(held)
+  local last = redis.call('ZRANGE', held.lock, -1, -1, 'WITHSCORES')[2]
+  if last then
+    redis.call('PEXPIRE', held.lock, math.max(last - held.now, 1))
+  end
+end
+
+-- Hands the lock to as many waiters at the front of the queue as can share it, and then to waiters
+-- further back that may pass those in front: some of the queue's, and those in `asked`. Sets
+-- `held.more` if there may be more to do.
+local function serve(held, queue, channels, asked)
+  local first = first_in(queue)
+  if not first or is_spent() then
+    held.more = held.more or first
+    return
+  end
+  local newest = newest_sign(queue)
+  local some_pass, any, waits = false, false, false
+  local served = {}
+  local mode = {
+    is_possible = function(value)
+      -- A value that holds the lock already would be counted twice.
+      return is_class(class_of(value)) and not redis.call('ZSCORE', held.lock, value)
+    end,
+    admits = function(value)
+      return is_admitted(held, class_of(value))
+    end,
+    put = function(value, claim)
+      put(held, value, held.now + claim, '')
+      some_pass = some_pass or may_pass(held, class_of(value))
+      any = true
+    end,
+    take_back = function(value)
+      take_out(held, value)
+    end,
+  }
+  while first and not waits and not is_spent() do
+    waits = hand_to(first, queue, channels, newest, mode, served) == false
+    first = first_in(queue)
+  end
+  held.more = held.more or first and not waits
+  local function let_pass(members)
+    for _, member in ipairs(members) do
+      if is_spent() then
+        held.more = true
+        return
+      end
+      if may_pass(held, string.match(member, '^%d+:%d:%x+:([^:]*):') or '') and redis.call('ZSCORE', queue, member) then
+        hand_to(member, queue, channels, newest, mode, served)
+      end
+    end
+  end
+  if first then
+    let_pass(asked or {})
+  end
+  if first and some_pass then
+    let_pass(redis.call('ZRANGEBYSCORE', queue, 1, '+inf', 'LIMIT', 0, MOST_PASSED))
+  end
+  if next(served) then
+    first_left(queue, served)
+  end
+  if any then
+    expire_with_last(held)
+  end
+end
+
+-- Tries to take the lock for a value. Returns the fencing token or '' if it was taken, and nil if
+-- not.
+local function enter(held, queue, counter, value, lease, fencing)
+  local lock, class = held.lock, class_of(value)
+  -- Its own value is there if the request was delivered twice.
+  local again = redis.call('ZSCORE', lock, value)
+  if not again and not may_pass(held, class) and (first_in(queue) or not is_admitted(held, class)) then
+    return nil
+  end
+  -- Checks the permission to remove members before it adds one. Takes the token before that as
+  -- well: if it fails, no lock is left behind.
+  redis.call('ZREM', lock, '')
+  local last = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2] or 0
+  local fence = fencing and token_for(held, class, counter) or ''
+  local ends = held.now + lease
+  if again then
+    if fence ~= '' and fence ~= held.token and shares_token[string.sub(class, 1, 1)] then
+      redis.call('ZADD', lock, 0, 'fence:' .. fence)
+    end
+    redis.call('ZADD', lock, ends, value)
+    expire_with_last(held)
+  else
+    put(held, value, ends, fence)
+    redis.call('PEXPIRE', lock, math.max(last, ends) - held.now)
+  end
+  return fence
+end
+
+-- Returns the holder whose lease ends first, and the time in ms until the next look is due: at the
+-- end of that lease, or at once if there is more to do.
+local function first_to_end(held)
+  local found = redis.call('ZRANGEBYSCORE', held.lock, '(' .. held.now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  return found[1] or '', held.more and 0 or found[2] and found[2] - held.now or -1
+end
+
+-- Returns the value under which a released holder is kept for its minimum hold: a renewal in flight
+-- does not find it.
+local function kept_name(value)
+  local class, token, rest = string.match(value, '^([^:]*:)(%x+)(.*)$')
+  return class and class .. string.reverse(token) .. rest or value
+end

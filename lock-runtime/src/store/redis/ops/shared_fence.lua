@@ -1,0 +1,14 @@
+-- Takes a fencing token for a lock that is still held.
+-- KEYS: the lock, the counter. ARGV: the holder's value.
+-- Returns the token as text, 0 if the value no longer holds the lock, or -1 if the present holders
+-- also exclude it.
+local held = look(KEYS[1], now_ms())
+local class = class_of(ARGV[1])
+if redis.call('ZSCORE', KEYS[1], ARGV[1]) then
+  local fence = token_for(held, class, KEYS[2])
+  if shares_token[string.sub(class, 1, 1)] then
+    redis.call('ZADD', KEYS[1], 0, 'fence:' .. fence)
+  end
+  return fence
+end
+return is_admitted(held, class) and 0 or -1

@@ -1,0 +1,334 @@
+//! Looks at locks that calls of this process wait for: what lost messages would have told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::Queue;
+use super::ticket::{ASKED, LocalWaiters, Ticket, Word};
+use crate::host::{Moment, Timer};
+use crate::store::mode::is_ours;
+use crate::store::redis::connection::{Connection, ConnectionSlot, eval_about};
+use crate::store::redis::reply::{as_remaining, holder_of};
+use crate::store::redis::scripts::{REFRESH, SHARED_REFRESH};
+use crate::store::{StoreError, within};
+
+/// The interval at which the process tells the server that it waits, and looks for lost messages.
+pub(super) const REFRESH_EVERY: Duration = Duration::from_millis(250);
+/// The interval of looks if messages do not reach the process.
+const REFRESH_DEAF: Duration = Duration::from_millis(100);
+/// The maximum number of locks in one round trip of looks.
+const BATCH: usize = 100;
+/// The maximum number of such round trips in flight.
+const AT_ONCE: usize = 4;
+/// The number of waiters in one round trip beyond which no further lock joins it.
+const ENOUGH: usize = 400;
+/// The interval, in ms, of looks at a lock held by another kind of client, which notifies no waiter
+/// of its release.
+const FOREIGN_EVERY: std::ops::Range<u64> = 20..50;
+/// The minimum interval of those looks per such lock, so that the process makes no more than 500 in
+/// a second.
+const FOREIGN_LOOK: Duration = Duration::from_millis(2);
+/// The time without a successful look after which waiters are asked to look for themselves.
+const UNSEEN: Duration = Duration::from_secs(1);
+/// The mean interval at which the waiters for one lock are asked to.
+const NUDGE_EVERY: Duration = Duration::from_millis(250);
+/// The maximum number of waiters, for all locks, that are asked in one round.
+const NUDGES: usize = 20;
+
+/// A lock to look at.
+pub(super) struct Asked {
+    key: Arc<str>,
+    queue: Arc<str>,
+    is_shared: bool,
+    tickets: Vec<Arc<Ticket>>,
+}
+
+impl Asked {
+    /// Applies an answer. Returns `true` if a waiter lost its place, or got a lock that several may
+    /// hold, and has not been told so before: a call that is not polled receives no notice, and the
+    /// next look finds the same.
+    fn settle(&self, holder: &[u8], remaining: Option<Duration>, stands: &[Value]) -> bool {
+        let mut ended = false;
+        for (ticket, stands) in self.tickets.iter().zip(stands) {
+            let holds = *stands == Value::Int(2) || holder == ticket.value.as_bytes();
+            if holds {
+                let is_news = ticket.tell(Word::Hint);
+                ended |= self.is_shared && is_news;
+            } else if *stands == Value::Int(1) {
+                if !holder.is_empty() {
+                    ticket.state().seen = Some((holder_of(holder), remaining));
+                }
+            } else {
+                ended |= ticket.tell(Word::Lapsed);
+            }
+        }
+        ended
+    }
+}
+
+impl Queue {
+    /// Schedules a look at a lock for the end of its holder's lease, if that is soon, and in any
+    /// case soon if another kind of client holds the lock.
+    pub(super) fn look_at(&self, queue: &str, remaining: Option<Duration>, is_foreign: bool) {
+        let mut waiting = self.waiting();
+        let foreign = waiting.foreign.max(1);
+        let Some(room) = waiting.rooms.get_mut(queue) else {
+            return;
+        };
+        room.is_foreign = is_foreign;
+        let mut pause = next_look(remaining);
+        if is_foreign {
+            let every = Duration::from_millis(self.host().between(FOREIGN_EVERY));
+            pause = pause.min(every).max(FOREIGN_LOOK * foreign);
+        }
+        let due = self.host().now().after(pause);
+        let sooner = due < room.due;
+        room.due = room.due.min(due);
+        drop(waiting);
+        if sooner {
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Schedules a look at a lock that another kind of client has changed, and may have released.
+    /// Must not block.
+    pub(super) fn look_after_change(&self, key: &str) {
+        let mut waiting = self.waiting();
+        if waiting.foreign == 0 {
+            return;
+        }
+        let gap = FOREIGN_LOOK * waiting.foreign;
+        let Some(room) = waiting.rooms.get_mut(self.0.names.queue(key).as_str()) else {
+            return;
+        };
+        if room.is_foreign {
+            room.due = room.due.min(room.looked.after(gap));
+            drop(waiting);
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Asks waiters to look for themselves at locks for which no look has succeeded for a while.
+    pub(super) fn nudge(&self, now: Moment) {
+        let mut waiting = self.waiting();
+        let unseen = |room: &&mut LocalWaiters| room.nudge_at <= now && now.since(room.seen) >= UNSEEN;
+        let mut rooms: Vec<_> = waiting.rooms.values_mut().filter(unseen).collect();
+        rooms.sort_by_key(|room| room.nudge_at);
+        let mut left = NUDGES;
+        for room in rooms {
+            room.nudge_at = now.after(NUDGE_EVERY.mul_f64(0.8 + 0.4 * self.host().fraction()));
+            for ticket in room.tickets.values().take(ASKED.min(left)) {
+                ticket.tell(Word::Nudge);
+                left -= 1;
+            }
+            if left == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Looks at one place on `commands` instead of the shared connection. Only logs a failure,
+    /// since another look follows later.
+    pub(super) async fn look_alone(&self, commands: &ConnectionSlot, ticket: &Arc<Ticket>) {
+        let asked = {
+            let waiting = self.waiting();
+            let Some(room) = waiting.rooms.get(&ticket.queue) else {
+                return;
+            };
+            Asked {
+                key: Arc::clone(&room.key),
+                queue: Arc::clone(&ticket.queue),
+                is_shared: room.is_shared,
+                tickets: vec![Arc::clone(ticket)],
+            }
+        };
+        // Passes `false`: the process may seem to listen, but its connection has not answered for a
+        // while.
+        if let Err(error) = self.refresh(commands, &[asked], false).await {
+            tracing::debug!(%error, "a waiter could not look at its lock by its own connection, trying again");
+        }
+    }
+
+    /// Returns the locks that are due for a look, the longest overdue first, and the time of the
+    /// next look.
+    pub(super) fn due(&self, now: Moment, listens: bool) -> (Vec<Asked>, Option<Moment>) {
+        let mut waiting = self.waiting();
+        let foreign = waiting.rooms.values().filter(|room| room.is_foreign).count();
+        waiting.foreign = u32::try_from(foreign).unwrap_or(u32::MAX);
+        // Locks that are due soon are included, so that all share one rhythm. Locks held by other
+        // kinds of clients have a faster one of their own.
+        let anybody = waiting.rooms.values().any(|room| room.due <= now && !room.is_foreign);
+        let every = if listens { REFRESH_EVERY } else { REFRESH_DEAF };
+        let soon = if anybody { now.after(every / 2) } else { now };
+        let is_due = |room: &LocalWaiters| room.due <= if room.is_foreign { now } else { soon };
+        let mut rooms: Vec<_> = waiting.rooms.iter_mut().filter(|(_, room)| is_due(room)).collect();
+        rooms.sort_by_key(|(_, room)| room.due);
+        let mut asked = Vec::new();
+        for (queue, room) in rooms.into_iter().take(BATCH * AT_ONCE) {
+            room.due = now.after(every);
+            room.looked = now;
+            let tickets = room.asked_about();
+            if !tickets.is_empty() {
+                asked.push(Asked {
+                    key: Arc::clone(&room.key),
+                    queue: Arc::clone(queue),
+                    is_shared: room.is_shared,
+                    tickets,
+                });
+            }
+        }
+        (asked, waiting.rooms.values().map(|room| room.due).min())
+    }
+
+    /// Looks at many locks in a few concurrent round trips. `listens` is `true` if messages reach
+    /// the process.
+    pub(super) async fn refresh_all(&self, asked: Vec<Asked>, listens: bool) -> Result<(), StoreError> {
+        let mut batches = Vec::new();
+        for batch in batches_of(asked) {
+            let queue = self.clone();
+            batches.push(self.host().spawn_here(async move {
+                queue.refresh(&queue.0.background, &batch, listens).await?;
+                queue.have_seen(&batch);
+                Ok(())
+            }));
+        }
+        let mut all = Ok(());
+        for batch in batches {
+            all = all.and(match batch.await {
+                Ok(refreshed) => refreshed,
+                Err(error) => {
+                    tracing::error!(%error, "looking at waiting locks panicked");
+                    Err(StoreError::transient("looking at waiting locks panicked"))
+                }
+            });
+        }
+        all
+    }
+
+    async fn refresh(&self, slot: &ConnectionSlot, asked: &[Asked], listens: bool) -> Result<(), StoreError> {
+        let live = slot.live().await?;
+        let answer = self.ask(slot, &live, asked, listens);
+        let answers = match within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await? {
+            Value::Array(answers) if answers.len() == asked.len() => answers,
+            _ => {
+                return Err(StoreError::unknown(
+                    "the server gave an unexpected answer to the refresh script",
+                ));
+            }
+        };
+        for (asked, answer) in asked.iter().zip(answers) {
+            let Value::Array(parts) = answer else { continue };
+            let [Value::BulkString(holder), remaining, stands @ ..] = parts.as_slice() else {
+                continue;
+            };
+            let remaining = as_remaining(remaining);
+            let ended = asked.settle(holder, remaining, stands);
+            // If one waiter has lost its place, or has the lock without having received the
+            // message, so may those behind it.
+            let remaining = if ended { Some(Duration::ZERO) } else { remaining };
+            self.look_at(&asked.queue, remaining, is_foreign(parts.first()));
+        }
+        Ok(())
+    }
+
+    /// Makes the server hand a lock to the first waiter in its queue after `pause`, for which the
+    /// lock is left free.
+    pub(in crate::store::redis) fn look_later(&self, key: &str, pause: Duration) {
+        let asked = Asked {
+            key: key.into(),
+            queue: self.0.names.queue(key).into(),
+            is_shared: false,
+            tickets: Vec::new(),
+        };
+        let queue = self.clone();
+        // If the task cannot be spawned, the waiters' own looks do so a little later.
+        drop(self.host().spawn(async move {
+            queue.host().sleep(Timer::LockThread, pause).await;
+            if let Err(error) = queue.refresh(&queue.0.background, &[asked], false).await {
+                tracing::debug!(%error, "a lock that was left free could not be handed on, those who wait look soon");
+            }
+        }));
+    }
+
+    fn have_seen(&self, asked: &[Asked]) {
+        let now = self.host().now();
+        let mut waiting = self.waiting();
+        for asked in asked {
+            if let Some(room) = waiting.rooms.get_mut(&asked.queue) {
+                room.seen = now;
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        slot: &ConnectionSlot,
+        live: &Connection,
+        asked: &[Asked],
+        listens: bool,
+    ) -> Result<Value, StoreError> {
+        let names = &self.0.names;
+        let first = asked.first().map_or("", |asked| &*asked.key);
+        let mut keys: Vec<&str> = vec![names.counter(first)];
+        for asked in asked {
+            keys.extend([&*asked.key, &*asked.queue]);
+        }
+        let is_shared = asked.first().is_some_and(|asked| asked.is_shared);
+        let script = if is_shared { &SHARED_REFRESH } else { &REFRESH };
+        // The argument `lock` is empty: there may be many locks, and this need not follow a lock's
+        // other commands.
+        eval_about(slot, live, script, "", &keys, |command| {
+            command.arg(&names.channels).arg(&names.process).arg(u8::from(listens));
+            for asked in asked {
+                command.arg(asked.tickets.len());
+                for ticket in &asked.tickets {
+                    command.arg(&ticket.member);
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// Returns the time until the next look at a lock, given the rest of its holder's lease.
+fn next_look(remaining: Option<Duration>) -> Duration {
+    // The lock is free just after the end of the lease.
+    let end = remaining.map(|remaining| remaining.saturating_add(Duration::from_millis(1)));
+    end.map_or(REFRESH_EVERY, |end| end.min(REFRESH_EVERY))
+}
+
+/// Returns `true` if a holder's value in a script's answer was written by another kind of client.
+pub(super) fn is_foreign(holder: Option<&Value>) -> bool {
+    match holder {
+        Some(Value::BulkString(holder)) if !holder.is_empty() => {
+            std::str::from_utf8(holder).map_or(true, |holder| !is_ours(holder))
+        }
+        _ => false,
+    }
+}
+
+/// Groups the looks into round trips, each for locks of one kind and a limited number of waiters.
+fn batches_of(asked: Vec<Asked>) -> Vec<Vec<Asked>> {
+    let mut batches = Vec::new();
+    let (shared, exclusive): (Vec<_>, Vec<_>) = asked.into_iter().partition(|asked| asked.is_shared);
+    for kind in [exclusive, shared] {
+        let mut batch = Vec::new();
+        let mut waiters = 0;
+        for asked in kind {
+            if asked.is_shared {
+                waiters += asked.tickets.len();
+            }
+            batch.push(asked);
+            if batch.len() == BATCH || waiters >= ENOUGH {
+                batches.push(std::mem::take(&mut batch));
+                waiters = 0;
+            }
+        }
+        if !batch.is_empty() {
+            batches.push(batch);
+        }
+    }
+    batches
+}

@@ -1,0 +1,344 @@
+//! Waits for a lock in the server's queue, where a release hands it to the first waiter.
+//!
+//! A waiter joins the queue by one script and is notified by a message on its process's one
+//! channel. One task on the lock thread serves all waiters of the process: it listens, regularly
+//! tells the server that the process is alive, and finds locks whose handover message was lost. A
+//! waiter does none of this for another one, since it may never be polled again. While the task
+//! gets no answer, waiters look for themselves, on the connection of their own runtime.
+//!
+//! A message is only a hint to look. Any client with permission to publish can send one, so the
+//! waiter asks the server by one script before it relies on having the lock. The same script
+//! extends the claim that it was handed to the whole lease, and takes the fencing token.
+
+mod heartbeat;
+mod look;
+mod ticket;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::Value;
+use tokio::sync::Notify;
+
+use crate::host::{Backoff, Host, Timer};
+use crate::store::redis::connection::{ConnectionSlot, Push, eval};
+use crate::store::redis::keyspace::Keyspace;
+use crate::store::redis::reply::{granted_or_busy, millis};
+use crate::store::redis::scripts::{JOIN, SHARED_JOIN, SHARED_TAKE, TAKE};
+use crate::store::{Attempt, Limited, LockMode, LossHint, QueueOutcome, QueueRequest, Queued, StoreError, within};
+use heartbeat::Heartbeat;
+use look::is_foreign;
+use ticket::{LocalWaiters, Ticket, Waiting, Word};
+
+/// The pauses after a hint that turned out to be wrong, and before an unanswered request is sent
+/// again.
+const UNFOUNDED: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
+/// The number of times that an unanswered request is sent again.
+const TAKEN_AGAIN: u32 = 1;
+
+/// All the waiting of one store in this process.
+#[derive(Clone)]
+pub(in crate::store::redis) struct Queue(Arc<Inner>);
+
+struct Inner {
+    /// The connection that listens and looks.
+    background: ConnectionSlot,
+    names: Arc<Keyspace>,
+    response_timeout: Duration,
+    /// The number of the connection that listens, or 0 if there is none.
+    listening: AtomicU64,
+    waiting: Mutex<Waiting>,
+    /// Notified when a look may have become due.
+    changed: Notify,
+}
+
+/// A ticket in use. Dropping it ends the looks for it.
+struct Stand<'a> {
+    queue: &'a Queue,
+    ticket: Arc<Ticket>,
+}
+
+impl Drop for Stand<'_> {
+    fn drop(&mut self) {
+        // In a forked child, a thread of the parent may still hold this mutex.
+        if self.queue.host().is_forked() {
+            return;
+        }
+        let mut waiting = self.queue.waiting();
+        waiting.tickets.remove(&self.ticket.value);
+        if let Some(room) = waiting.rooms.get_mut(&self.ticket.queue) {
+            room.tickets.remove(&self.ticket.number);
+            if room.tickets.is_empty() {
+                waiting.rooms.remove(&self.ticket.queue);
+            }
+        }
+    }
+}
+
+impl Queue {
+    pub(in crate::store::redis) fn new(
+        background: ConnectionSlot,
+        names: Arc<Keyspace>,
+        response_timeout: Duration,
+    ) -> Self {
+        let queue = Self(Arc::new(Inner {
+            background,
+            names,
+            response_timeout,
+            listening: AtomicU64::new(0),
+            waiting: Mutex::default(),
+            changed: Notify::new(),
+        }));
+        let inner = Arc::downgrade(&queue.0);
+        queue.0.background.report_to(Arc::new(move |hint| {
+            if let (Some(inner), LossHint::Key(key)) = (inner.upgrade(), hint) {
+                Self(inner).look_after_change(&key);
+            }
+        }));
+        let inner = Arc::downgrade(&queue.0);
+        queue.0.background.push_to(Arc::new(move |push| {
+            if let Some(inner) = inner.upgrade() {
+                Self(inner).hear(&push);
+            }
+        }));
+        queue
+    }
+
+    fn host(&self) -> &Host {
+        self.0.background.host()
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits in the queue. The requests go out on `commands`, so that the release of a call that is
+    /// dropped can follow on the same connection.
+    pub(in crate::store::redis) async fn stand(
+        &self,
+        commands: ConnectionSlot,
+        request: &QueueRequest<'_>,
+    ) -> Result<QueueOutcome, StoreError> {
+        // The ticket comes first, since it makes the process listen to its channel.
+        let stand = self.ticket(request)?;
+        let ticket = &stand.ticket;
+        if let Some(turn) = self.join(&commands, request, ticket).await? {
+            return Ok(turn);
+        }
+        let mut unfounded = 0;
+        loop {
+            match ticket.word(request.contention).await {
+                Word::Lapsed => return Ok(QueueOutcome::Lapsed),
+                // Goes on even if a more urgent notice arrives: the command for that one would use
+                // the same connection, which is replaced if it does not answer the look in time.
+                Word::Nudge => self.look_alone(&commands, ticket).await,
+                Word::Hint => {
+                    request.receipt.taking(true);
+                    if let Some(granted) = self.take(&commands, request, ticket).await? {
+                        return Ok(granted);
+                    }
+                    request.receipt.taking(false);
+                    // The hint was late or forged. The pause keeps a flood of them from becoming a
+                    // storm of requests. It is short beside the lease, since the next hint may be
+                    // true, and the lock may then be handed over for no longer than that.
+                    unfounded += 1;
+                    let pause = UNFOUNDED.pause(self.host(), unfounded).min(request.ttl / 4);
+                    self.host().sleep(Timer::LockThread, pause).await;
+                }
+            }
+        }
+    }
+
+    fn ticket(&self, request: &QueueRequest<'_>) -> Result<Stand<'_>, StoreError> {
+        let names = &self.0.names;
+        let queued = Queued {
+            ttl: request.ttl,
+            fence: request.fence,
+        };
+        let queue = names.queue_for(request.key, request.value);
+        let mut waiting = self.waiting();
+        let number = waiting.next;
+        waiting.next += 1;
+        // All waiters in one queue share its name.
+        let known = waiting.rooms.get_key_value(queue.as_str());
+        let queue = known.map_or_else(|| queue.into(), |(queue, _)| Arc::clone(queue));
+        let member = names.member(request.value, queued);
+        let ticket = Arc::new(Ticket::new(number, Arc::clone(&queue), request.value, member));
+        waiting.tickets.insert(request.value.into(), Arc::clone(&ticket));
+        let room = waiting.rooms.entry(queue).or_insert_with(|| {
+            self.0.changed.notify_one();
+            LocalWaiters::new(request.key, LockMode::is_shared(request.value), self.host().now())
+        });
+        room.tickets.insert(number, Arc::clone(&ticket));
+        let start = !std::mem::replace(&mut waiting.kept_up, true);
+        drop(waiting);
+        let stand = Stand { queue: self, ticket };
+        if start {
+            let keep_up = Heartbeat::new(self.clone()).run();
+            self.host().spawn(keep_up).map_err(StoreError::permanent)?;
+        }
+        Ok(stand)
+    }
+
+    /// Sends the request to join. Returns `None` if the waiter is in the queue.
+    async fn join(
+        &self,
+        commands: &ConnectionSlot,
+        request: &QueueRequest<'_>,
+        ticket: &Arc<Ticket>,
+    ) -> Result<Option<QueueOutcome>, StoreError> {
+        let names = &self.0.names;
+        if let Some(room) = commands.room(Limited::Acquires, Duration::MAX) {
+            room.await?;
+        }
+        let live = commands.live().await?;
+        let script = if LockMode::is_shared(request.value) {
+            &SHARED_JOIN
+        } else {
+            &JOIN
+        };
+        request.receipt.sent_on(live.number);
+        let sent = request.clock.now();
+        let listens = self.is_listening();
+        let keys = [request.key, &ticket.queue, names.counter(request.key)];
+        let answer = eval(commands, &live, script, &keys, |command| {
+            command
+                .arg(request.value)
+                .arg(millis(request.ttl))
+                .arg(&names.channels)
+                .arg(&names.process)
+                .arg(u8::from(listens))
+                .arg(&ticket.member);
+        });
+        let answer = match within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await {
+            // A user without permission for the queue can still use the lock.
+            Err(error) if error.is_permanent() => return Ok(Some(QueueOutcome::Unavailable)),
+            answer => answer?,
+        };
+        let Value::Array(parts) = answer else {
+            return Err(StoreError::unknown(
+                "the server gave an unexpected answer to the join script",
+            ));
+        };
+        match granted_or_busy(&parts)? {
+            Attempt::Granted { fence } => Ok(Some(QueueOutcome::Granted { fence, since: sent })),
+            Attempt::Busy { holder, remaining } => {
+                request.receipt.answered();
+                let mut state = ticket.state();
+                state.joined = true;
+                state.seen = holder.map(|holder| (holder, remaining));
+                drop(state);
+                // A message from before the process listened is lost, so a look has to find the
+                // handover.
+                let missed = !listens && self.is_listening();
+                let remaining = if missed { Some(Duration::ZERO) } else { remaining };
+                self.look_at(&ticket.queue, remaining, is_foreign(parts.get(1)));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes the lock for the whole lease if the server has handed it over. The script may run
+    /// twice, or after the release: it never creates a lock.
+    async fn take(
+        &self,
+        commands: &ConnectionSlot,
+        request: &QueueRequest<'_>,
+        ticket: &Ticket,
+    ) -> Result<Option<QueueOutcome>, StoreError> {
+        let mut tries = 0;
+        loop {
+            match self.take_once(commands, request, ticket).await {
+                Err(error) if tries < TAKEN_AGAIN && !error.is_permanent() => {
+                    tries += 1;
+                    self.host()
+                        .sleep(Timer::LockThread, UNFOUNDED.pause(self.host(), tries))
+                        .await;
+                }
+                taken => return taken,
+            }
+        }
+    }
+
+    async fn take_once(
+        &self,
+        commands: &ConnectionSlot,
+        request: &QueueRequest<'_>,
+        ticket: &Ticket,
+    ) -> Result<Option<QueueOutcome>, StoreError> {
+        let names = &self.0.names;
+        let shared: [&str; 3] = [request.key, &ticket.queue, names.counter(request.key)];
+        let exclusive: [&str; 2] = [request.key, names.counter(request.key)];
+        let (script, keys): (_, &[&str]) = if LockMode::is_shared(request.value) {
+            (&SHARED_TAKE, &shared)
+        } else {
+            (&TAKE, &exclusive)
+        };
+        if let Some(room) = commands.room(Limited::Releases, Duration::MAX) {
+            room.await?;
+        }
+        let live = commands.live().await?;
+        let sent = request.clock.now();
+        let answer = eval(commands, &live, script, keys, |command| {
+            command
+                .arg(request.value)
+                .arg(millis(request.ttl))
+                .arg(u8::from(request.fence));
+        });
+        let Value::Array(parts) = within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await? else {
+            return Err(StoreError::unknown(
+                "the server gave an unexpected answer to the take script",
+            ));
+        };
+        Ok(match granted_or_busy(&parts)? {
+            Attempt::Granted { fence } => Some(QueueOutcome::Granted { fence, since: sent }),
+            Attempt::Busy { .. } => None,
+        })
+    }
+
+    /// Returns `true` if messages on the process's channel reach it.
+    fn is_listening(&self) -> bool {
+        let listening = self.0.listening.load(Ordering::Acquire);
+        listening != 0 && self.0.background.up().is_some_and(|live| live.number == listening)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting().rooms.is_empty()
+    }
+
+    fn look_at_all(&self) {
+        let now = self.host().now();
+        for room in self.waiting().rooms.values_mut() {
+            room.due = now;
+        }
+        self.0.changed.notify_one();
+    }
+
+    /// Handles a push on the listening connection. Must not block.
+    fn hear(&self, push: &Push) {
+        match push {
+            Push::Message(message) => {
+                let Ok(message) = std::str::from_utf8(message) else {
+                    return;
+                };
+                // An earlier version put a fencing token before the colon. Tokens in messages are
+                // ignored.
+                let Some((_, value)) = message.split_once(':') else {
+                    return;
+                };
+                // Without a ticket, the waiter has left, and releases the value itself.
+                let ticket = self.waiting().tickets.get(value).cloned();
+                if let Some(ticket) = ticket {
+                    ticket.tell(Word::Hint);
+                    if LockMode::is_shared(value) {
+                        // Further waiters may be able to enter: one script run lets in a limited
+                        // number.
+                        self.look_at(&ticket.queue, Some(Duration::ZERO), false);
+                    }
+                }
+            }
+            Push::Disconnected => self.look_at_all(),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+-- The queue of a lock is a sorted set:
+-- - A waiter's member is <claim in ms>:<1 to take a fencing token, or 0>:<process>:<value>, and its
+-- score its number: 1, 2, … The waiter itself takes the token, when it takes the lock that was
+-- handed to it.
+-- - A process with waiters is the member <process>, and its score is minus the time of its last
+-- sign of life, in ms of the server's clock. Half a millisecond is added if messages do not reach
+-- the process, which then looks by itself, and often.
+-- - The score of the member FREE is the time until which the lock is, or last was, left free for
+-- clients that are not in the queue, in ms of the server's clock / FREE_UNIT. It is therefore below
+-- the waiters' numbers.
+local FREE = 'free'
+local FREE_UNIT = 1e13
+-- The maximum time in ms for which a lock is left free, whatever the score of that member is.
+local LONGEST_FREE = 1000
+local HEARD_WITHIN = 1500
+local KEPT_FOR = 5000
+-- The maximum claim in ms for a lock that is handed over, whatever a member says: a user that can
+-- write the queue may not be allowed to write the lock.
+local LONGEST_CLAIM = 1500
+-- The number of waiters below which each departure looks at all of them.
+local FEW = 8
+-- The maximum number of waiters that one run of a script takes out of queues, so that a crowd does
+-- not hold up the server's other clients. A later run looks at the rest: see `is_spent`.
+local TURNS = 60
+-- No waiter has a longer value: an owner's name, which takes three times its length when encoded,
+-- is far shorter.
+local LONGEST_VALUE = 8192
+
+local turns_left = TURNS
+
+-- Returns true if this run has reached its limit, and another one is to go on.
+local function is_spent()
+  return turns_left <= 0
+end
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function first_in(queue)
+  -- pcall: a user without permission for the queue can still use the lock.
+  local found = redis.pcall('ZRANGEBYSCORE', queue, 1, '+inf', 'LIMIT', 0, 1)
+  return not found.err and found[1]
+end
+
+-- Records a sign of life of a process with waiters. `listens` is '1' if messages reach it, or '0'.
+local function heard_of(queue, process, now, listens)
+  redis.call('ZADD', queue, listens == '1' and -now or 0.5 - now, process)
+  redis.call('PEXPIRE', queue, KEPT_FOR)
+end
+
+-- Returns the score of the newest sign of life in the queue, which the other processes are compared
+-- with. The present time would be wrong: while the server itself stood still, it heard no process.
+-- A sign from the future is from before the server's clock was set back. Such signs get the present
+-- time, so that a dead process ages from now on, and a living one loses nothing.
+local function newest_sign(queue)
+  local newest = tonumber(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2])
+  local present = -now_ms()
+  if newest >= present then
+    return newest
+  end
+  local ahead = redis.call('ZRANGEBYSCORE', queue, '-inf', string.format('(%.0f', present), 'WITHSCORES', 'LIMIT', 0, 1000)
+  for i = 1, #ahead, 2 do
+    -- Keeps the mark of a process that messages do not reach.
+    redis.call('ZADD', queue, present + (ahead[i + 1] % 1 == 0.5 and 0.5 or 0), ahead[i])
+  end
+  return present
+end
+
+-- Returns the time in ms until which the lock is, or last was, left free for clients that are not
+-- in the queue, or nil if that is not known.
+local function free_until(queue, now)
+  -- pcall: a user without permission for the queue can still use the lock.
+  local ends = redis.pcall('ZSCORE', queue, FREE)
+  ends = type(ends) == 'string' and math.floor(ends * FREE_UNIT + 0.5)
+  -- A time so far ahead is from before the server's clock was set back.
+  return ends and ends <= now + LONGEST_FREE and ends or nil
+end
+
+-- Returns the time in ms for which the lock is still left free.
+local function free_for(queue)
+  local now = now_ms()
+  return math.max((free_until(queue, now) or 0) - now, 0)
+end
+
+-- Removes the signs of life of those of `processes` that have no waiter left. With the last waiter,
+-- removes the queue except for the member FREE. Returns the first waiter left.
+-- In a long queue the signs stay and grow old: a search for other waiters of their processes would
+-- cost more.
+local function first_left(queue, processes)
+  local left = redis.call('ZRANGEBYSCORE', queue, 1, '+inf', 'LIMIT', 0, FEW)
+  if not left[1] then
+    local free = redis.call('ZSCORE', queue, FREE)
+    redis.call('DEL', queue)
+    if free then
+      redis.call('ZADD', queue, free, FREE)
+      redis.call('PEXPIRE', queue, KEPT_FOR)
+    end
+  elseif #left < FEW then
+    for _, member in ipairs(left) do
+      processes[string.match(member, '^%d+:%d:(%x+):') or ''] = nil
+    end
+    for process in pairs(processes) do
+      redis.call('ZREM', queue, process)
+    end
+  end
+  return left[1]
+end
+
+-- Removes a waiter that has left.
+local function leave(queue, member)
+  -- pcall: a user without permission for the queue can still use the lock.
+  if member ~= '' and redis.pcall('ZREM', queue, member) == 1 then
+    first_left(queue, {[string.match(member, '^%d+:%d:(%x+):') or ''] = true})
+  end
+end
+
+-- Returns the claim, the process and the value of a waiter's member, or nil for a member that no
+-- waiter writes.
+local function parts_of(member)
+  local claim, process, value = string.match(member, '^([1-9]%d*):[01]:(%x+):(.+)$')
+  if not claim or #claim > 15 or #process > 32 or #value > LONGEST_VALUE then
+    return nil
+  end
+  return math.min(tonumber(claim), LONGEST_CLAIM), process, value
+end
+
+-- Hands the lock to the waiter `member` by the functions of `mode`, for the short time in which the
+-- waiter is to take it for its whole lease. Returns:
+-- - the waiter's value, if the lock was handed over;
+-- - nil if the waiter's process is dead; the waiter is then no longer in the queue;
+-- - false if the waiter has to wait for the present holders.
+-- Adds the process to `served` if the waiter is no longer in the queue.
+local function hand_to(member, queue, channels, newest, mode, served)
+  local claim, process, value = parts_of(member)
+  -- A member of another shape or mode is not a waiter's, and is removed like a dead one.
+  local heard = process and mode.is_possible(value) and redis.call('ZSCORE', queue, process)
+  local alive = heard and heard - newest <= HEARD_WITHIN
+  if alive and not mode.admits(value) then
+    return false
+  end
+  turns_left = turns_left - 1
+  redis.call('ZREM', queue, member)
+  served[process or ''] = true
+  if alive then
+    mode.put(value, claim)
+    -- PUBLISH returns the number of receivers, which is 0 if the process is gone. The message is
+    -- not replicated: a replica may have receivers that count as dead here. It is only a hint to
+    -- look, since other users may be able to send it too.
+    redis.set_repl(redis.REPL_NONE)
+    local told = redis.pcall('PUBLISH', channels .. process, ':' .. value)
+    redis.set_repl(redis.REPL_ALL)
+    if heard % 1 ~= 0 or type(told) == 'number' and told > 0 then
+      return value
+    end
+    mode.take_back(value)
+  end
+  if heard then
+    redis.call('ZREM', queue, process)
+  end
+  return nil
+end
+
+-- Hands an exclusive lock to the first waiter in the queue whose process is alive. Returns its
+-- value. Returns nil, and leaves the lock free, if there is no such waiter, or if the run has
+-- reached its limit before it found one.
+local function hand_over(lock, queue, channels)
+  local first = first_in(queue)
+  if not first then
+    return nil
+  end
+  local newest = newest_sign(queue)
+  local mode = {
+    is_possible = function()
+      return true
+    end,
+    admits = function()
+      return true
+    end,
+    put = function(value, claim)
+      redis.call('SET', lock, value, 'PX', claim)
+    end,
+    take_back = function()
+      redis.call('DEL', lock)
+    end,
+  }
+  local served = {}
+  while first and not is_spent() do
+    local value = hand_to(first, queue, channels, newest, mode, served)
+    first = first_left(queue, served)
+    if value then
+      return value
+    end
+  end
+  redis.call('DEL', lock)
+  return nil
+end

@@ -1,0 +1,175 @@
+//! The waiters of this process, by queue.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use atomic_waker::AtomicWaker;
+
+use super::look::REFRESH_EVERY;
+use crate::host::Moment;
+use crate::store::ContentionSlot;
+use crate::store::holder::Holder;
+
+/// The maximum number of this process's waiters for one lock in one look. Only those in front may
+/// have got it.
+pub(super) const ASKED: usize = 8;
+/// The same for a lock that several may get at once: this many of those in front, and this many of
+/// the others, which take turns.
+const ASKED_SHARED: usize = 50;
+
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// The waiters, by the key of their queue.
+    pub(super) rooms: BTreeMap<Arc<str>, LocalWaiters>,
+    /// The waiters by value, for the messages.
+    pub(super) tickets: HashMap<Box<str>, Arc<Ticket>>,
+    pub(super) next: u64,
+    /// The number of locks held by other kinds of clients.
+    pub(super) foreign: u32,
+    /// `true` while the task that serves the waiters exists.
+    pub(super) kept_up: bool,
+}
+
+/// The waiters of this process in one queue.
+pub(super) struct LocalWaiters {
+    pub(super) key: Arc<str>,
+    /// `true` if several of them may get the lock at once.
+    pub(super) is_shared: bool,
+    /// In order of arrival.
+    pub(super) tickets: BTreeMap<u64, Arc<Ticket>>,
+    /// The number of the last ticket asked about among those that take turns.
+    turn: u64,
+    /// `true` while another kind of client holds the lock.
+    pub(super) is_foreign: bool,
+    /// The time of the next look.
+    pub(super) due: Moment,
+    /// The start of the last look.
+    pub(super) looked: Moment,
+    /// The time of the last successful look.
+    pub(super) seen: Moment,
+    /// The earliest time at which the task may ask some of them to look for themselves.
+    pub(super) nudge_at: Moment,
+}
+
+/// One waiter.
+pub(super) struct Ticket {
+    pub(super) number: u64,
+    pub(super) queue: Arc<str>,
+    pub(super) value: Box<str>,
+    pub(super) member: String,
+    state: Mutex<State>,
+    task: AtomicWaker,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// `true` once the server has answered that the waiter is in the queue.
+    pub(super) joined: bool,
+    /// The most urgent notice that the waiter has not received yet.
+    word: Option<Word>,
+    pub(super) seen: Option<(Holder, Option<Duration>)>,
+}
+
+impl LocalWaiters {
+    /// Returns a room without tickets for the lock `key`.
+    pub(super) fn new(key: &str, is_shared: bool, now: Moment) -> Self {
+        Self {
+            key: key.into(),
+            is_shared,
+            tickets: BTreeMap::new(),
+            turn: 0,
+            is_foreign: false,
+            due: now.after(REFRESH_EVERY),
+            looked: now,
+            seen: now,
+            nudge_at: now,
+        }
+    }
+
+    /// Returns the tickets to ask the server about: those that have joined, and that have no notice
+    /// that their place is lost.
+    pub(super) fn asked_about(&mut self) -> Vec<Arc<Ticket>> {
+        let is_waiting = |ticket: &&Arc<Ticket>| {
+            let state = ticket.state();
+            state.joined && state.word != Some(Word::Lapsed)
+        };
+        if !self.is_shared {
+            return self.tickets.values().filter(is_waiting).take(ASKED).cloned().collect();
+        }
+        let mut asked: Vec<_> = self
+            .tickets
+            .values()
+            .filter(is_waiting)
+            .take(ASKED_SHARED)
+            .cloned()
+            .collect();
+        let Some(last) = asked.last().map(|ticket| ticket.number) else {
+            return asked;
+        };
+        let others = |after: u64| self.tickets.range(after.max(last) + 1..).map(|(_, ticket)| ticket);
+        let before = asked.len();
+        asked.extend(others(self.turn).filter(is_waiting).take(ASKED_SHARED).cloned());
+        if asked.len() == before {
+            // All the others had their turn, so the first ones are next.
+            asked.extend(others(0).filter(is_waiting).take(ASKED_SHARED).cloned());
+        }
+        self.turn = asked.last().map_or(0, |ticket| ticket.number);
+        asked
+    }
+}
+
+impl Ticket {
+    pub(super) fn new(number: u64, queue: Arc<str>, value: &str, member: String) -> Self {
+        Self {
+            number,
+            queue,
+            value: value.into(),
+            member,
+            state: Mutex::default(),
+            task: AtomicWaker::new(),
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the waiter a notice. Returns `false` if it has one of this kind, or a more urgent one,
+    /// that it has not received yet.
+    pub(super) fn tell(&self, word: Word) -> bool {
+        let mut state = self.state();
+        let is_news = state.word < Some(word);
+        state.word = state.word.max(Some(word));
+        drop(state);
+        self.task.wake();
+        is_news
+    }
+
+    /// Waits for the next notice about the place. Cancel safe.
+    pub(super) async fn word(&self, contention: &ContentionSlot) -> Word {
+        poll_fn(|cx| {
+            self.task.register(cx.waker());
+            let mut state = self.state();
+            if let Some((holder, remaining)) = state.seen.take() {
+                contention.see(holder, remaining);
+            }
+            state.word.take().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+/// A notice to a waiter about its place. The most urgent one is last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Word {
+    /// The waiter is to look for itself.
+    Nudge,
+    /// The place was lost.
+    Lapsed,
+    /// The server may have handed the lock over. Replaces `Lapsed`: if the place is lost after all,
+    /// the next look notices that again.
+    Hint,
+}

@@ -1,0 +1,57 @@
+//! The settings of a store on a server.
+
+use std::time::Duration;
+
+use super::connection::dial::Dial;
+
+/// The settings for making connections.
+#[derive(Clone)]
+pub(crate) struct RedisSettings {
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    /// Makes the connections, in place of `redis`'s own client.
+    pub(super) dial: Option<Dial>,
+    #[cfg(feature = "tls")]
+    pub(super) root_certificate: Option<Vec<u8>>,
+    #[cfg(feature = "tls")]
+    pub(super) client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Default for RedisSettings {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(2),
+            response_timeout: Duration::from_secs(1),
+            dial: None,
+            #[cfg(feature = "tls")]
+            root_certificate: None,
+            #[cfg(feature = "tls")]
+            client_certificate: None,
+        }
+    }
+}
+
+impl RedisSettings {
+    /// Sets the certificate authority (PEM) to trust instead of the system's.
+    #[cfg(feature = "tls")]
+    pub(crate) fn set_root_certificate(&mut self, pem: Vec<u8>) {
+        self.root_certificate = Some(pem);
+    }
+
+    /// Sets the client's certificate and key (PEM).
+    #[cfg(feature = "tls")]
+    pub(crate) fn set_client_certificate(&mut self, certificate: Vec<u8>, key: Vec<u8>) {
+        self.client_certificate = Some((certificate, key));
+    }
+
+    /// Sets the function that connects to the server.
+    #[cfg(lock_simulation)]
+    pub(crate) fn set_dial<F>(
+        &mut self,
+        dial: impl Fn(redis::ConnectionInfo, redis::AsyncConnectionConfig) -> F + Send + Sync + 'static,
+    ) where
+        F: Future<Output = Result<redis::aio::MultiplexedConnection, redis::RedisError>> + Send + 'static,
+    {
+        self.dial = Some(Dial::new(dial));
+    }
+}

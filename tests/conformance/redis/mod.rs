@@ -1,0 +1,7 @@
+//! What the Redis store promises beyond the suite, and how managers reach its server.
+
+mod connections;
+mod fencing;
+mod interop;
+mod shared;
+mod store;

@@ -1,0 +1,237 @@
+//! Promises of the Redis store beyond those of every store: wire format, keys of other clients,
+//! scripts that the server forgot, reports of losses.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lock_runtime::store::redis::RedisStore;
+use lock_runtime::store::{Attempt, Effect, Lane, LockStore, LossHint, Ownership, StoreError};
+use lock_tests::{Proxy, eventually};
+
+use crate::place::{Ask, Client, GRANTED, LONG, OnServer, Place, is_about};
+
+pub(crate) const FENCED: Ask = Ask {
+    lease: LONG,
+    fence: true,
+    tell_remaining: true,
+    fair: false,
+};
+
+#[tokio::test]
+async fn a_lock_is_a_string_with_an_expiry_and_nothing_else() {
+    let place = OnServer::start();
+    let a = place.client("0123:host:1:f");
+    assert_eq!(a.acquire("dist_lock:k", LONG).await, GRANTED);
+    assert_eq!(place.0.keys(), ["dist_lock:k"]);
+    assert_eq!(place.0.value("dist_lock:k").as_deref(), Some("0123:host:1:f"));
+    assert!(is_about(place.0.time_left("dist_lock:k"), LONG));
+    assert_eq!(a.release("dist_lock:k").await, Ownership::Owned);
+    assert!(place.0.keys().is_empty());
+}
+
+#[tokio::test]
+async fn the_counter_of_tokens_is_the_only_key_left_behind_and_bears_the_prefix() {
+    let place = OnServer::start();
+    let store = Arc::new(RedisStore::open(&place.0.url(), "shop:").unwrap());
+    let a = Client {
+        store,
+        value: "a".to_owned(),
+        clock: place.clock(),
+    };
+    for nth in 0..100 {
+        let key = format!("shop:{nth}");
+        a.acquire_fenced(&key).await;
+        a.token(&key).await;
+        assert_eq!(a.release(&key).await, Ownership::Owned);
+    }
+    assert_eq!(place.0.keys(), ["shop:%lock-fence"]);
+}
+
+pub(crate) fn is_wrong_type(error: &StoreError) -> bool {
+    error.is_permanent() && error.effect() == Effect::None && error.to_string().contains("another program's data")
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_an_error_and_never_touched() {
+    let place = OnServer::start();
+    place.0.cmd(&["HSET", "k", "field", "value"]);
+    let a = place.client("a");
+    for ask in [Ask::default(), FENCED] {
+        let error = a.try_acquire("k", ask).await.unwrap_err();
+        assert!(is_wrong_type(&error), "{error}");
+    }
+    let error = a.try_release("k", None).await.unwrap_err();
+    assert!(is_wrong_type(&error), "{error}");
+    let error = a.try_release("k", Some(LONG)).await.unwrap_err();
+    assert!(is_wrong_type(&error), "{error}");
+    let error = a.store.fence("k", "a").await.unwrap_err();
+    assert!(is_wrong_type(&error), "{error}");
+    // In a batch it must not keep the others from being renewed.
+    assert_eq!(a.acquire("other", LONG).await, GRANTED);
+    let batch = [a.request("k", Some(LONG)), a.request("other", Some(LONG))];
+    assert_eq!(
+        a.store.renew(&batch).await.unwrap(),
+        [Ownership::Foreign, Ownership::Owned]
+    );
+    assert_eq!(place.0.ask::<String>(&["HGET", "k", "field"]), "value");
+    assert_eq!(place.0.time_left("k"), None);
+}
+
+#[tokio::test]
+async fn a_foreign_key_without_expiry_is_busy_and_stays_as_it_is() {
+    let place = OnServer::start();
+    place.0.cmd(&["SET", "k", "somebody"]);
+    let a = place.client("a");
+    for ask in [Ask::default(), FENCED] {
+        let answer = a.try_acquire("k", ask).await.unwrap();
+        let Attempt::Busy {
+            holder: Some(holder),
+            remaining: None,
+        } = answer
+        else {
+            panic!("{answer:?}")
+        };
+        assert_eq!(holder.value(), "somebody");
+    }
+    assert_eq!(a.renew("k", Some(LONG)).await, Ownership::Foreign);
+    assert_eq!(a.release("k").await, Ownership::Foreign);
+    assert_eq!(place.0.value("k").as_deref(), Some("somebody"));
+    assert_eq!(place.0.ask::<i64>(&["PTTL", "k"]), -1);
+}
+
+#[tokio::test]
+async fn a_server_that_forgot_the_scripts_gets_them_again() {
+    let place = OnServer::start();
+    let a = place.client("a");
+    let flush = || place.0.cmd(&["SCRIPT", "FLUSH"]);
+    for _ in 0..3 {
+        flush();
+        a.acquire_fenced("k").await;
+        flush();
+        assert_eq!(a.renew("k", Some(LONG)).await, Ownership::Owned);
+        flush();
+        a.token("k").await;
+        flush();
+        assert_eq!(a.release("k").await, Ownership::Owned);
+    }
+}
+
+#[tokio::test]
+async fn a_command_is_sent_once_where_the_server_knows_the_script() {
+    let place = OnServer::start();
+    let proxy = Proxy::to(&place.0);
+    let store = Arc::new(RedisStore::open(&proxy.url(), "").unwrap());
+    let a = Client {
+        store,
+        value: "a".to_owned(),
+        clock: place.clock(),
+    };
+    assert_eq!(a.acquire("k", LONG).await, GRANTED);
+    assert_eq!(a.renew("k", Some(LONG)).await, Ownership::Owned);
+    assert_eq!(a.release("k").await, Ownership::Owned);
+    let mark = proxy.mark();
+    let ask = Ask {
+        tell_remaining: false,
+        ..Ask::default()
+    };
+    assert_eq!(a.try_acquire("k", ask).await.unwrap(), GRANTED);
+    assert_eq!(a.renew("k", Some(LONG)).await, Ownership::Owned);
+    assert_eq!(a.release("k").await, Ownership::Owned);
+    let sent = &proxy.commands()[mark..];
+    assert_eq!(
+        sent.len(),
+        3,
+        "{}",
+        sent.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    );
+}
+
+/// Keeps what a store reports.
+#[derive(Clone, Default)]
+pub(crate) struct Reports(Arc<Mutex<Vec<LossHint>>>);
+
+impl Reports {
+    pub(crate) fn listen(store: &dyn LockStore) -> Self {
+        let reports = Self::default();
+        let kept = Arc::clone(&reports.0);
+        assert!(store.report_losses(Arc::new(move |hint| {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).push(hint);
+        })));
+        reports
+    }
+
+    pub(crate) async fn wait_for(&self, wanted: &LossHint) {
+        eventually(&format!("the report {wanted:?}"), || async {
+            self.0.lock().unwrap().contains(wanted)
+        })
+        .await;
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0.lock().unwrap().clear();
+    }
+}
+
+#[tokio::test]
+async fn a_changed_key_is_reported_after_its_first_check() {
+    let place = OnServer::start();
+    let a = place.client("a");
+    let reports = Reports::listen(&*a.store);
+    let changes: [&[&str]; 4] = [
+        &["DEL", "k"],
+        &["SET", "k", "another"],
+        &["PEXPIRE", "k", "500000"],
+        &["RENAME", "k", "elsewhere"],
+    ];
+    for change in changes {
+        for extend in [None, Some(LONG)] {
+            assert_eq!(a.acquire("k", LONG).await, GRANTED);
+            assert_eq!(a.renew("k", extend).await, Ownership::Owned);
+            reports.clear();
+            place.0.cmd(change);
+            reports.wait_for(&LossHint::Key("k".into())).await;
+            place.0.cmd(&["DEL", "k", "elsewhere"]);
+        }
+    }
+    assert_eq!(a.acquire("k", LONG).await, GRANTED);
+    assert_eq!(a.renew("k", Some(LONG)).await, Ownership::Owned);
+    reports.clear();
+    place.0.cmd(&["FLUSHALL"]);
+    reports.wait_for(&LossHint::All(Lane::default())).await;
+}
+
+#[tokio::test]
+async fn the_end_of_the_reporting_connection_is_reported_as_any_key() {
+    let place = OnServer::start();
+    let proxy = Proxy::to(&place.0);
+    let a = Client {
+        store: Arc::new(RedisStore::open(&proxy.url(), "").unwrap()),
+        value: "a".to_owned(),
+        clock: place.clock(),
+    };
+    let reports = Reports::listen(&*a.store);
+    assert_eq!(a.acquire("k", LONG).await, GRANTED);
+    assert_eq!(a.renew("k", None).await, Ownership::Owned);
+    reports.clear();
+    proxy.cut(lock_tests::proxy::Close::Reset);
+    reports.wait_for(&LossHint::All(Lane::default())).await;
+    // And the next connection reports again.
+    eventually("the next check", || async {
+        a.store.renew(&[a.request("k", None)]).await.is_ok()
+    })
+    .await;
+    reports.clear();
+    place.0.cmd(&["DEL", "k"]);
+    reports.wait_for(&LossHint::Key("k".into())).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_a_passing_error_and_nothing_is_applied() {
+    let place = OnServer::start();
+    let a = place.client("a");
+    place.0.kill();
+    let error = a.try_acquire("k", Ask::default()).await.unwrap_err();
+    assert!(!error.is_permanent() && error.effect() == Effect::None, "{error:?}");
+    place.0.start_again();
+    assert_eq!(a.acquire("k", Duration::from_secs(20)).await, GRANTED);
+}

@@ -1,0 +1,48 @@
+//! The time for which a test waits for an event that must happen, and waits that do not guess a
+//! sleep.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+/// How long every wait of the harness lasts before it gives up: far longer than a healthy run needs on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// Returns once `condition` is true, looking every few milliseconds; panics after [`PATIENCE`], naming `what`.
+///
+/// The time-out is in real time, so a paused tokio clock does not shorten it.
+pub async fn eventually<F>(what: &str, mut condition: impl FnMut() -> F)
+where
+    F: Future<Output = bool>,
+{
+    eventually_some(what, || {
+        let met = condition();
+        async move { met.await.then_some(()) }
+    })
+    .await;
+}
+
+/// Returns the first `Some` that `attempt` gives, like [`eventually`].
+pub async fn eventually_some<T, F>(what: &str, mut attempt: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Option<T>>,
+{
+    let started = Instant::now();
+    loop {
+        if let Some(value) = attempt().await {
+            return value;
+        }
+        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
+        tokio::time::sleep(GLANCE).await;
+    }
+}
+
+/// [`eventually`] for code outside a runtime.
+pub fn eventually_blocking(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
+        std::thread::sleep(GLANCE);
+    }
+}

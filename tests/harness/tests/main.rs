@@ -1,0 +1,10 @@
+//! Tests of the harness: a fault that does not happen, or a judge that never objects, would make
+//! every other test worthless.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod children;
+mod door;
+mod judge;
+mod proxy;
+mod server;

@@ -1,0 +1,62 @@
+# Faults in what becomes of calls that are polled no more on their way to a lock. Read by ../planted.
+
+plant grant-not-taken-back lock-runtime/src/acquire/callers.rs \
+    'stake.give_back(backend, &self.receipt, true);' \
+    'let _ = (&stake, backend);' \
+    promises freezing::a_call_for_a_free_lock_that_is_polled_no_more_holds_up_no_other \
+    'not within'
+
+plant claimed-after-it-was-taken-back lock-runtime/src/acquire/callers.rs \
+    'self.at_stake().take().is_some_and(|stake| stake.taken_back.is_none())' \
+    'self.at_stake().take().is_some()' \
+    promises freezing::a_call_that_is_polled_as_its_lock_is_taken_back_has_it_or_asks_anew \
+    'Lost'
+
+plant taken-by-script-and-kept lock-runtime/src/store/redis/queue/mod.rs \
+    'request.receipt.taking(true);' \
+    'request.receipt.taking(false);' \
+    promises freezing::a_call_for_a_busy_lock_that_is_polled_no_more_holds_up_no_other \
+    'not within'
+
+plant front-not-taken-away lock-runtime/src/acquire/callers.rs \
+    'front.revoke();' \
+    'let _ = front;' \
+    promises freezing::the_line_moves_on_while_the_call_in_front_waits_frozen \
+    "the next in line in the store's queue"
+
+plant lead-not-taken-away lock-runtime/src/acquire/coalesce.rs \
+    'let party = flights.get_mut(flight).filter(|party| party.lead == lead);' \
+    'let party = flights.get_mut(flight).filter(|_| lead == 0);' \
+    promises freezing::a_lead_that_is_offered_to_a_call_that_is_polled_no_more_goes_to_another \
+    'no call leads'
+
+plant keys-kept-by-a-frozen-call lock-runtime/src/acquire/multi.rs \
+    'pending.receipt().taking(true);' \
+    'pending.receipt().taking(false);' \
+    promises freezing::keys_that_are_kept_by_a_call_that_is_polled_no_more_go_to_others \
+    'a key that is kept'
+
+plant judged-after-standing-still lock-runtime/src/acquire/callers.rs \
+    'if stood_still && asleep.is_some() {' \
+    'if false && stood_still && asleep.is_some() {' \
+    lib acquire::callers::tests::a_call_has_its_time_anew_after_the_whole_process_stood_still \
+    'judged after'
+
+plant same-time-after-each-loss lock-runtime/src/acquire/callers.rs \
+    'CLAIMS_WITHIN.saturating_mul(1 << losses).min(CLAIMS_WITHIN_AT_LAST)' \
+    'CLAIMS_WITHIN.saturating_mul(1 << (losses & 0)).min(CLAIMS_WITHIN_AT_LAST)' \
+    lib acquire::callers::tests::a_call_has_twice_the_time_after_each_grant_it_has_lost \
+    'after 1 losses'
+
+plant merged-and-not-woken lock-runtime/src/acquire/coalesce.rs \
+    'let called = if party.get().vacant {' \
+    'let called = if party.get().vacant && party.get().followers.is_empty() {' \
+    lib acquire::coalesce::tests::those_of_a_closed_flight_that_fails_are_woken_to_lead_where_no_call_leads \
+    'the follower is not woken'
+
+plant unread-is-news lock-runtime/src/store/redis/queue/look.rs \
+    'ended |= ticket.tell(Word::Lapsed);' \
+    'ticket.tell(Word::Lapsed);
+                ended = true;' \
+    promises freezing::a_notice_that_a_frozen_call_does_not_read_causes_no_storm_of_looks \
+    'commands in a second in which nothing happened'

@@ -1,0 +1,122 @@
+# Faults in what is done while a server is out of reach, and when it is back. Read by ../planted.
+
+plant slow-to-reconnect lock-runtime/src/store/redis/connection/slot.rs \
+    '(self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE)' \
+    'Duration::from_secs(20)' \
+    promises outages::an_old_body_ends_within_a_second_of_the_return_of_a_server_without_its_data \
+    'the old body ran on for'
+
+plant silence-is-fine lock-runtime/src/hold/upkeep/watchdog.rs \
+    'schedule.ask_unasked(now);' \
+    'schedule.asked.clear();' \
+    promises outages::an_old_body_ends_within_a_second_of_an_outage_that_closed_no_connection \
+    'the old body ran on for'
+
+plant return-unheard lock-runtime/src/store/redis/connection/slot.rs \
+    'if is_up && was_down {' \
+    'if is_up && was_down && self.slot.0.home.is_none() {' \
+    promises outages::every_lock_is_checked_when_any_connection_is_back \
+    'the old body ran on for'
+
+plant small-checks lock-runtime/src/hold/upkeep/watchdog.rs \
+    'if is_a_read { 1 } else { LONGER };' \
+    'LONGER;' \
+    promises outages::many_lost_locks_are_found_in_few_round_trips \
+    'round trips for'
+
+plant long-pauses lock-runtime/src/hold/upkeep/watchdog.rs \
+    'let longest = (held.lease / 10).min(held.deadline().since(now) / 4);' \
+    'let longest = held.lease / 10;' \
+    promises outages::a_renewal_is_tried_again_in_what_is_left_of_the_lease_however_long_it_has_failed \
+    'lost though the store took renewals'
+
+plant answers-unheard lock-runtime/src/hold/upkeep/watchdog.rs \
+    'plan.hurry(self.watchdog.clock.now());' \
+    '' \
+    promises outages::an_overdue_renewal_is_made_as_soon_as_a_check_is_answered \
+    'in vain: the renewal, while the clock stands'
+
+plant forgiven-renewals lock-runtime/src/hold/upkeep/watchdog.rs \
+    'plan.check_retry = None;
+                plan.check_at = plan.check_at.filter' \
+    'plan.check_retry = None;
+                plan.renewal_retry = None;
+                plan.check_at = plan.check_at.filter' \
+    promises outages::a_lock_that_could_not_be_renewed_is_lost_as_unreachable_though_checks_were_answered \
+    'reason: Expired'
+
+plant patient-with-silence lock-runtime/src/hold/upkeep/watchdog.rs \
+    'sleep(timer, LATE.min(left / 4))' \
+    'sleep(timer, Duration::from_secs(1))' \
+    promises outages::a_lease_of_half_a_second_or_more_survives_a_connection_that_falls_silent \
+    'the leases that were renewed'
+
+plant sleepy-releases lock-runtime/src/hold/upkeep/releaser.rs \
+    '                () = back => {}
+            }
+            let is_long_ago = self.manager.clock.now().since(began) >= SELDOM_AFTER;
+            pause = (pause * 2).min(if is_long_ago { SELDOM } else { LONGEST_RETRY });' \
+    '            }
+            pause = SELDOM * 4;' \
+    promises outages::locks_that_were_dropped_during_an_outage_are_free_soon_after_it \
+    'locks that nobody holds stayed for'
+
+plant long-goodbye lock-runtime/src/hold/upkeep/pace.rs \
+    '.timeout(timer, UNANSWERED, manager.unanswered.wait())' \
+    '.timeout(timer, grace, manager.unanswered.wait())' \
+    promises outages::a_shutdown_with_nothing_held_takes_a_second_at_most_after_an_acquire_without_an_answer \
+    'the shutdown took'
+
+plant endless-clean-up lock-runtime/src/hold/upkeep/releaser.rs \
+    'Ok(_) if asked >= self.arrived_by => return,' \
+    'Ok(_) if asked >= self.until => return,' \
+    promises outages::what_cleans_up_after_an_acquire_without_an_answer_ends_when_that_cannot_arrive_any_more \
+    'the connections to be closed'
+
+plant keys-in-one-slice lock-runtime/src/store/redis/ops/exclusive_renew.lua \
+    'local SLICE = 4000' \
+    'local SLICE = 20000' \
+    promises outages::ten_thousand_keys_of_one_call_are_renewed \
+    'a renewal of all keys'
+
+plant impatient-with-slow-lines lock-runtime/src/store/redis/connection/slot.rs \
+    'let patience = (live.usual() * 2)' \
+    'let patience = (live.usual() / 100)' \
+    promises outages::a_line_that_is_slow_gets_no_connections_that_cannot_win \
+    'more connections over a slow line'
+
+plant redials-at-once lock-runtime/src/store/redis/connection/slot.rs \
+    'self.pause = if is_steady {' \
+    'self.pause = if is_steady || true {' \
+    promises outages::a_thousand_calls_do_not_dial_a_server_that_refuses_them_more_often_than_one_does \
+    'dials, of at most'
+
+plant one-lane-for-all-servers lock-runtime/src/hold/tenure.rs \
+    'keys.iter().map(|key| manager.store.lane(key))' \
+    'keys.iter().map(|_| Lane::default())' \
+    faults watchdog::a_server_that_does_not_answer_holds_up_no_other_servers_locks \
+    'a lock of the other server was not renewed'
+
+plant locks-of-several-servers-in-one-lane lock-runtime/src/hold/tenure.rs \
+    'lanes.filter(|lane| *lane != first)' \
+    'lanes.filter(|lane| *lane != first && lane.0 > 9)' \
+    faults watchdog::a_server_that_does_not_answer_holds_up_no_locks_of_several_other_servers \
+    'a lock of two other servers was not renewed'
+
+plant pauses-counted-from-the-call lock-runtime/src/store/redis/connection/slot.rs \
+    'now.max(began.after(pause))' \
+    'now.max(began).after(pause)' \
+    lib store::redis::connection::slot::tests::the_pause_before_a_redial_counts_from_the_attempt_before \
+    'after 60 ms'
+
+plant rests-through-a-return lock-runtime/src/acquire/attempt.rs \
+    '() = back => {}' \
+    '() = back, if pause.is_zero() => {}' \
+    promises outages::all_calls_go_on_as_soon_as_one_has_found_the_server_back \
+    'no call pauses after another has found the server back'
+
+plant renewals-after-the-skew lock-runtime/src/hold/margins.rs \
+    'lease.saturating_sub(self.skew).mul_f64(2.0 / 3.0)' \
+    'lease.mul_f64(2.0 / 3.0)' \
+    faults watchdog::a_lock_is_renewed_before_a_skew_that_takes_most_of_its_lease_ends_it \
+    'lost with a skew of'

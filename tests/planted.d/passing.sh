@@ -1,0 +1,67 @@
+# Faults in locks that pass from call to call inside a process. Read by ../planted.
+
+plant chain-without-look lock-runtime/src/hold/upkeep/watchdog.rs \
+    'plan.check_at = Some(held.granted.after(CHECK_PASSED_AFTER).max(now));' \
+    'plan.check_at = None;' \
+    promises passing::few_bodies_begin_under_a_lock_that_was_lost_while_it_passed_from_call_to_call \
+    'bodies begun beside another holder'
+
+plant passes-while-checked-in-vain lock-runtime/src/hold/plan.rs \
+    'self.check_at.map_or(Duration::ZERO, |at| now.since(at))' \
+    'Duration::ZERO.max(self.check_at.map_or(Duration::ZERO, |at| now.since(at)) / 1_000_000)' \
+    promises passing::a_lock_that_is_being_checked_in_vain_passes_on_no_more \
+    'bodies began while the check had no answer'
+
+plant asleep-once-asked lock-runtime/src/acquire/local_queue.rs \
+    'Self::GIVEN => Some(Self::ASKED_FOR)' \
+    'Self::GIVEN => Some(Self::MISSING)' \
+    lib acquire::local_queue::tests::a_call_that_was_just_asked_for_a_sign_of_life_gets_its_turn \
+    'it counts as asleep'
+
+plant turn-not-taken-back lock-runtime/src/acquire/local_queue.rs \
+    'let taken_back = is_asleep.then(' \
+    'let taken_back = (is_asleep && offer.number == u64::MAX).then(' \
+    promises passing::a_call_that_is_not_polled_holds_up_neither_its_line_nor_other_processes \
+    'it hangs'
+
+plant passed-under-old-name lock-runtime/src/hold/mod.rs \
+    'Holder::passed_to(&self.value, self.options.site.function)' \
+    'Holder::new(&*self.value)' \
+    waiting local_queue::in_memory::a_call_that_waited_behind_its_own_process_names_the_holder \
+    'shop::buy'
+
+plant accepted-before-its-token lock-runtime/src/acquire/mod.rs \
+    'let answer = if self.options.fencing {
+            let answer = self.manager.store.fence(&held.key, &held.value);' \
+    'if self.options.fencing {
+            let passed = waiting.accept(held)?;
+            let answer = self.manager.store.fence(&held.key, &held.value).await;
+            let fence = match answer {
+                Ok(Fence::Token(fence)) => Some(fence),
+                _ => return Some(Err(passed.give_back())),
+            };
+            let (since, (tenure, place)) = (self.manager.clock.now(), passed.accept());
+            return Some(Ok(Grant::passed(tenure, &self.options, since, fence, place)));
+        }
+        let answer = if self.options.fencing {
+            let answer = self.manager.store.fence(&held.key, &held.value);' \
+    promises passing::a_passed_lock_whose_call_is_not_polled_while_it_asks_for_a_token_goes_to_another_process \
+    'it hangs'
+
+plant asleep-at-the-fence lock-runtime/src/acquire/local_queue.rs \
+    'if is_offered {' \
+    'if false {' \
+    promises passing::a_passed_lock_stays_with_a_call_whose_token_is_slow_to_come \
+    'it was taken back from a call that is polled'
+
+plant turn-for-a-call-that-left lock-runtime/src/acquire/local_queue.rs \
+    'if matches!(*mine, Turn::Over) {' \
+    'if false {' \
+    lib acquire::local_queue::tests::a_call_that_leaves_while_its_turn_is_on_its_way_leaves_no_line_behind \
+    'a call that has left keeps the place in front'
+
+plant check-beyond-the-wait lock-runtime/src/acquire/mod.rs \
+    'held.tenure.check_answered(self.timer, budget)' \
+    'held.tenure.check_answered(self.timer, || budget().max(self.manager.response_timeout))' \
+    promises passing::a_call_that_waits_for_the_check_of_a_passed_lock_keeps_its_wait \
+    'it waited'

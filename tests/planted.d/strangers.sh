@@ -1,0 +1,33 @@
+# Faults in the turns of clients of other kinds. Read by ../planted.
+
+plant never-left-free lock-runtime/src/store/redis/ops/exclusive_release_waiting.lua \
+    'if leave_free(queue, how) then' \
+    'if false then' \
+    promises strangers::a_poller_gets_a_turn_about_once_a_second \
+    'turns of the poller beside'
+
+plant left-free-for-the-next-in-line lock-runtime/src/acquire/attempt.rs \
+    'seen.queues |= left_free.is_some_and(has_time) && first.is_none();' \
+    'let _ = left_free.is_some_and(has_time);' \
+    promises strangers::what_a_release_leaves_free_is_not_taken_by_the_next_in_line \
+    'releases: Command'
+
+plant left-free-until-somebody-looks lock-runtime/src/store/redis/queue/look.rs \
+    'queue.host().sleep(Timer::LockThread, pause).await;
+            if let' \
+    'std::future::pending::<()>().await;
+            if let' \
+    promises strangers::fair_calls_keep_their_order_and_lose_only_the_moment_in_which_the_lock_is_left_free \
+    'calls'
+
+plant left-free-by-permission lock-runtime/src/store/redis/ops/exclusive_release_waiting.lua \
+    "local time = redis.pcall('TIME')" \
+    "local time = redis.call('TIME')" \
+    promises strangers::a_user_with_the_fewest_permissions_gives_back_what_others_wait_for \
+    'a lock was not given back'
+
+plant left-free-for-too-long lock-runtime/src/acquire/attempt.rs \
+    'let has_time = |pause| pause < self.left(self.manager.clock.now());' \
+    'let has_time = |_| self.left(self.manager.clock.now()) < Duration::MAX;' \
+    promises strangers::a_call_takes_what_was_left_free_if_it_cannot_wait_until_that_is_over \
+    'it waits for what is free'

@@ -1,0 +1,576 @@
+//! Outages of the server: renewals, releases and waits after its return.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lock_runtime::testing::TestLocks;
+use lock_runtime::{
+    Backoff, BootClock, Clock, LockError, LockGuard, LockManager, LockManagerBuilder, LostReason, Moment,
+};
+use lock_tests::clock::ticking;
+use lock_tests::proxy::Close;
+use lock_tests::{Action, Command, Flow, PATIENCE, Proxy, Server, Stamp, eventually, lock_child};
+use tokio::task::JoinSet;
+
+/// A connected manager whose time-outs no busy machine meets.
+async fn patient(builder: LockManagerBuilder) -> LockManager {
+    let locks = builder
+        .connect_timeout(PATIENCE)
+        .response_timeout(PATIENCE)
+        .build()
+        .unwrap();
+    locks.check_connection().await.unwrap();
+    locks
+}
+
+async fn connected(url: &str) -> LockManager {
+    let locks = LockManager::builder(url).build().unwrap();
+    eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
+    locks
+}
+
+/// Bodies under way, each with the end of its last poll.
+struct Bodies(JoinSet<(Duration, Stamp, Result<(), LockError>)>);
+
+impl Bodies {
+    /// Begins one body for each lease, and returns when the server watches the keys of all.
+    async fn begin(locks: &LockManager, server: &Server, leases: &[Duration]) -> Self {
+        let mut bodies = JoinSet::new();
+        for (number, lease) in leases.iter().copied().enumerate() {
+            let last = Arc::new(AtomicU64::new(0));
+            let request = locks.lock(format!("outage:{number}")).lease(lease);
+            bodies.spawn(async move {
+                let ended = request.run(ticking(&last)).await;
+                (lease, Stamp::from_nanos(last.load(Ordering::SeqCst)), ended)
+            });
+        }
+        eventually("the server to watch every key", || async {
+            // And the key that the check of the connection has asked for.
+            server.info("tracking_total_keys") == (leases.len() + 1).to_string()
+        })
+        .await;
+        Self(bodies)
+    }
+
+    /// Sees to it that each body was cancelled within a second of `back`, since its key was gone.
+    async fn assert_ended_soon_after(mut self, back: Stamp) {
+        while let Some(body) = self.0.join_next().await {
+            let (lease, last_poll, ended) = body.unwrap();
+            assert!(
+                matches!(
+                    ended,
+                    Err(LockError::Lost {
+                        reason: LostReason::Deleted,
+                        ..
+                    })
+                ),
+                "{ended:?}"
+            );
+            let overlap = last_poll.calm_since(back);
+            assert!(
+                overlap < Duration::from_secs(1),
+                "with a lease of {lease:?} the old body ran on for {overlap:?}"
+            );
+        }
+    }
+}
+
+/// Long enough for pauses that double to have grown: those from 10 or 20 ms on make the next try more than a second later.
+const OUTAGE: Duration = Duration::from_millis(1350);
+
+const LEASES: [Duration; 4] = [
+    Duration::from_secs(30),
+    Duration::from_secs(60),
+    Duration::from_secs(120),
+    Duration::from_secs(300),
+];
+
+#[tokio::test]
+async fn an_old_body_ends_within_a_second_of_the_return_of_a_server_without_its_data() {
+    let server = Server::start();
+    let locks = connected(&server.url()).await;
+    let bodies = Bodies::begin(&locks, &server, &LEASES).await;
+    server.kill();
+    tokio::time::sleep(OUTAGE).await;
+    server.start_again();
+    let back = Stamp::now();
+    tokio::time::timeout(PATIENCE, bodies.assert_ended_soon_after(back))
+        .await
+        .expect("cancelled long before the end of a lease");
+}
+
+#[tokio::test]
+async fn an_old_body_ends_within_a_second_of_an_outage_that_closed_no_connection() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let bodies = Bodies::begin(&locks, &server, &LEASES).await;
+    proxy.both(Flow::Lose);
+    server.cmd(&["FLUSHALL"]);
+    // Time for the report of it to be lost, too.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // The connections of before stay silent for good. New ones work.
+    proxy.both(Flow::Pass);
+    let back = Stamp::now();
+    tokio::time::timeout(PATIENCE, bodies.assert_ended_soon_after(back))
+        .await
+        .expect("cancelled long before the end of a lease");
+}
+
+#[tokio::test]
+async fn every_lock_is_checked_when_any_connection_is_back() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    // No report of the server arrives, and the background connection stays as it is.
+    proxy.pushes(false);
+    let bodies = Bodies::begin(&locks, &server, &LEASES).await;
+    server.cmd(&["FLUSHALL"]);
+    let acquire = proxy.on_next(
+        |command| command.mentions("dist_lock:another"),
+        Action::CloseBefore(Close::Reset),
+    );
+    let back = Stamp::now();
+    let another = locks.lock("another").wait(PATIENCE).acquire().await.unwrap();
+    assert_eq!(acquire.times(), 1, "its connection was closed, and it got another one");
+    tokio::time::timeout(PATIENCE, bodies.assert_ended_soon_after(back))
+        .await
+        .expect("cancelled long before the end of a lease");
+    another.release().await.unwrap();
+}
+
+/// How many locks are lost at once.
+const MANY: usize = 2000;
+
+#[tokio::test]
+async fn many_lost_locks_are_found_in_few_round_trips() {
+    let many = std::env::var("LOCK_MANY").map_or(MANY, |many| many.parse().unwrap());
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let mut child = lock_child!("lose-many", proxy.url(), many.to_string(), "300000").spawn();
+    child.line("held").await;
+    eventually("the server to watch every key", || async {
+        server.info("tracking_total_keys").parse::<usize>().unwrap() >= many
+    })
+    .await;
+    server.kill();
+    let mark = proxy.mark();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.start_again();
+    let back = Stamp::now();
+    let lost = child.line("lost").await;
+    let overlap = lost.words()[0].parse::<Stamp>().unwrap().since(back);
+    let checks = proxy.commands()[mark..]
+        .iter()
+        .filter(|command| command.is_script() && command.reply.is_some())
+        .count();
+    println!("{many} old holders were found out {overlap:?} after the return, by {checks} scripts");
+    // Two for a thousand locks: the server has forgotten the script. And those that were under way when it came back.
+    assert!(
+        checks <= 4 * many.div_ceil(1000) + 8,
+        "{checks} round trips for {many} locks"
+    );
+}
+
+// --- Renewals that fail ------------------------------------------------------------------------------------------------
+
+/// A clock that a test has jump ahead. Between the jumps it goes, or stands.
+#[derive(Clone, Debug)]
+struct JumpingClock {
+    jumped: Arc<AtomicU64>,
+    stands_at: Option<Moment>,
+}
+
+impl JumpingClock {
+    fn going() -> Self {
+        Self {
+            jumped: Arc::default(),
+            stands_at: None,
+        }
+    }
+
+    fn standing() -> Self {
+        Self {
+            stands_at: Some(BootClock.now()),
+            ..Self::going()
+        }
+    }
+
+    fn jump(&self, span: Duration) {
+        self.jumped
+            .fetch_add(u64::try_from(span.as_nanos()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for JumpingClock {
+    fn now(&self) -> Moment {
+        let now = self.stands_at.unwrap_or_else(|| BootClock.now());
+        now.after(Duration::from_nanos(self.jumped.load(Ordering::SeqCst)))
+    }
+}
+
+async fn connected_with(url: &str, clock: &JumpingClock) -> LockManager {
+    let locks = LockManager::builder(url).clock(clock.clone()).build().unwrap();
+    eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
+    locks
+}
+
+/// Whether a command renews, and does not only check, locks of this lease.
+fn renews(lease: Duration) -> impl Fn(&Command) -> bool + Send + use<> {
+    let lease = lease.as_millis().to_string();
+    move |command| {
+        let words = &command.arguments;
+        command.is_script() && words.len() == 6 && words.last().is_some_and(|last| last == lease.as_bytes())
+    }
+}
+
+const LOADING: &str = "LOADING Redis is loading the dataset in memory";
+
+/// A lock that is to be renewed while the server refuses that. Its clock stands.
+struct Overdue {
+    server: Server,
+    proxy: Proxy,
+    clock: JumpingClock,
+    locks: LockManager,
+    guard: LockGuard,
+    refuses: Arc<AtomicBool>,
+}
+
+impl Overdue {
+    const LEASE: Duration = Duration::from_secs(30);
+
+    /// Returns in a pause of 80 ms or more between two attempts.
+    async fn begin() -> Self {
+        let server = Server::start();
+        let proxy = Proxy::to(&server);
+        let clock = JumpingClock::standing();
+        let locks = connected_with(&proxy.url(), &clock).await;
+        let guard = locks.lock("refused").lease(Self::LEASE).acquire().await.unwrap();
+        eventually("the server to watch the key", || async {
+            clock.jump(Duration::from_millis(10));
+            server.info("tracking_total_keys") == "2"
+        })
+        .await;
+        let refuses = Arc::new(AtomicBool::new(true));
+        let turned_away = {
+            let (renews, refuses) = (renews(Self::LEASE), Arc::clone(&refuses));
+            let is_refused = move |command: &Command| refuses.load(Ordering::SeqCst) && renews(command);
+            proxy.on_each(is_refused, Action::error(LOADING))
+        };
+        clock.jump(Self::LEASE.mul_f64(0.7));
+        eventually("the renewal to be refused a few times", || async {
+            clock.jump(Duration::from_millis(10));
+            turned_away.times() >= 4
+        })
+        .await;
+        assert_eq!((guard.handle().renewals(), guard.is_held()), (0, true));
+        Self {
+            server,
+            proxy,
+            clock,
+            locks,
+            guard,
+            refuses,
+        }
+    }
+
+    /// Has the lock checked: its key has changed.
+    fn check(&self) {
+        self.server.cmd(&["PEXPIRE", "dist_lock:refused", "60000"]);
+    }
+}
+
+#[tokio::test]
+async fn an_overdue_renewal_is_made_as_soon_as_a_check_is_answered() {
+    let overdue = Overdue::begin().await;
+    overdue.refuses.store(false, Ordering::SeqCst);
+    overdue.check();
+    eventually("the renewal, while the clock stands", || async {
+        overdue.guard.handle().renewals() > 0
+    })
+    .await;
+    overdue.guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lock_that_could_not_be_renewed_is_lost_as_unreachable_though_checks_were_answered() {
+    let overdue = Overdue::begin().await;
+    let renews = renews(Overdue::LEASE);
+    let checks = move |command: &Command| command.mentions("dist_lock:refused") && !renews(command);
+    let checked = overdue.proxy.on_next(checks, Action::HoldReply);
+    overdue.check();
+    checked.done().await;
+    // The lease is over before the answer is there.
+    overdue.clock.jump(Overdue::LEASE);
+    overdue.proxy.release();
+    eventually("the loss", || async {
+        let stats = overdue.locks.stats();
+        stats.lost_unreachable + stats.lost_expired > 0
+    })
+    .await;
+    let lost = overdue.guard.lost().await;
+    assert!(
+        matches!(
+            lost,
+            LockError::Lost {
+                reason: LostReason::Unreachable,
+                ..
+            }
+        ),
+        "{lost:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_is_tried_again_in_what_is_left_of_the_lease_however_long_it_has_failed() {
+    let kit = TestLocks::new();
+    let request = kit.manager().lock("refused").lease(Duration::from_secs(30));
+    let guard = request.acquire().await.unwrap();
+    // No check is due during the outage, whose answer would hasten the renewal.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    kit.unreachable_for(Duration::from_millis(27_500));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(
+        guard.is_held(),
+        "lost though the store took renewals for a second of the lease"
+    );
+    assert!(guard.handle().renewals() > 0);
+}
+
+#[tokio::test]
+async fn a_lease_of_half_a_second_or_more_survives_a_connection_that_falls_silent() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let leases = [500, 1100, 3000].map(Duration::from_millis);
+    // A busy machine may keep the shortest of them from being renewed in time without any fault.
+    let mut survived = [false; 3];
+    let began = Instant::now();
+    while survived != [true; 3] && began.elapsed() < PATIENCE {
+        let mut calls = JoinSet::new();
+        for (number, lease) in leases.into_iter().enumerate().filter(|(number, _)| !survived[*number]) {
+            // Each with a connection of its own for renewals, which is silent from the first one on.
+            let clock = JumpingClock::going();
+            let locks = connected_with(&proxy.url(), &clock).await;
+            let silenced = proxy.on_next(renews(lease), Action::LoseRequest);
+            calls.spawn(async move {
+                let key = format!("silent:{number}");
+                let request = locks.lock(key).lease(lease).wait(PATIENCE);
+                let ended = request.run(async {
+                    clock.jump(lease.mul_f64(0.6));
+                    silenced.done().await;
+                    let lock = lock_runtime::current().unwrap();
+                    eventually("a renewal", || async { lock.renewals() > 0 }).await;
+                });
+                (number, ended.await)
+            });
+        }
+        while let Some(call) = calls.join_next().await {
+            let (number, ended) = call.unwrap();
+            survived[number] |= ended.is_ok();
+        }
+    }
+    assert_eq!(survived, [true; 3], "the leases that were renewed, of {leases:?}");
+}
+
+#[tokio::test]
+async fn ten_thousand_keys_of_one_call_are_renewed() {
+    let server = Server::start();
+    let clock = JumpingClock::going();
+    let locks = patient(LockManager::builder(&server.url()).clock(clock.clone())).await;
+    let keys = (0..10_000).map(|number| format!("key:{number}"));
+    let request = locks.lock_all(keys).lease(Duration::from_secs(60)).wait(PATIENCE);
+    let guard = request.acquire().await.unwrap();
+    clock.jump(Duration::from_secs(41));
+    eventually("a renewal of all keys", || async { guard.handle().renewals() > 0 }).await;
+    guard.release().await.unwrap();
+}
+
+// --- Lines that are slow -----------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn a_line_that_is_slow_gets_no_connections_that_cannot_win() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    proxy.replies(Flow::Delay(Duration::from_millis(260)));
+    let locks = patient(LockManager::builder(&proxy.url())).await;
+    let guard = locks.lock("slow").wait(PATIENCE).acquire().await.unwrap();
+    let (before, since) = (proxy.accepted(), Stamp::now());
+    let mark = proxy.mark();
+    eventually("a few checks", || async {
+        proxy.commands()[mark..]
+            .iter()
+            .filter(|command| command.is_script() && command.reply.is_some())
+            .count()
+            >= 6
+    })
+    .await;
+    let (made, now) = (proxy.accepted() - before, Stamp::now());
+    // A busy machine may make an answer later than the line does.
+    let pauses = now.since(since).saturating_sub(now.calm_since(since));
+    let excused = u64::try_from(pauses.as_millis()).unwrap() / 100;
+    assert!(
+        made <= 3 + excused,
+        "{made} more connections over a slow line, in {pauses:?} of pauses"
+    );
+    guard.release().await.unwrap();
+}
+
+// --- Releases in the background ----------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn locks_that_were_dropped_during_an_outage_are_free_soon_after_it() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let mut guards = Vec::new();
+    for number in 0..100 {
+        let request = locks.lock(format!("dropped:{number}")).lease(Duration::from_secs(120));
+        guards.push(request.acquire().await.unwrap());
+    }
+    proxy.refuse(true);
+    proxy.cut(Close::Reset);
+    drop(guards);
+    tokio::time::sleep(OUTAGE).await;
+    proxy.refuse(false);
+    let back = Stamp::now();
+    eventually("the locks to be released", || async {
+        !server.keys().iter().any(|key| key.contains("dropped"))
+    })
+    .await;
+    let stayed = Stamp::now().calm_since(back);
+    assert!(
+        stayed < Duration::from_secs(1),
+        "locks that nobody holds stayed for {stayed:?}"
+    );
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+#[tokio::test]
+async fn a_shutdown_with_nothing_held_takes_a_second_at_most_after_an_acquire_without_an_answer() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let lost = proxy.on_next(|command| command.mentions("dist_lock:lost"), Action::LoseRequest);
+    tokio::select! {
+        ended = locks.lock("lost").lease(DAY).acquire() => panic!("{ended:?}"),
+        () = lost.done() => {}
+    }
+    let began = Stamp::now();
+    locks.shutdown().await;
+    let took = Stamp::now().calm_since(began);
+    assert!(took < Duration::from_secs(2), "the shutdown took {took:?}");
+}
+
+#[tokio::test]
+async fn what_cleans_up_after_an_acquire_without_an_answer_ends_when_that_cannot_arrive_any_more() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let clock = JumpingClock::going();
+    let locks = connected_with(&proxy.url(), &clock).await;
+    let is_acquire = |command: &Command| command.mentions("dist_lock:lost");
+    let lost = proxy.on_next(is_acquire, Action::CloseBefore(Close::Reset));
+    let refused = locks.lock("lost").lease(DAY).wait(Duration::ZERO).acquire().await;
+    assert!(matches!(refused, Err(LockError::Store { .. })), "{refused:?}");
+    assert_eq!(lost.times(), 1);
+    // The clean-up needs the connections, and nothing else does.
+    drop(locks);
+    clock.jump(Duration::from_secs(6));
+    eventually("the connections to be closed", || async { proxy.connections() == 0 }).await;
+}
+
+/// A server that closes each connection as soon as it is made.
+async fn closing(dials: Arc<AtomicU64>) -> String {
+    let door = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", door.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = door.accept().await {
+            dials.fetch_add(1, Ordering::SeqCst);
+            drop(stream);
+        }
+    });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_calls_do_not_dial_a_server_that_refuses_them_more_often_than_one_does() {
+    const WAIT: Duration = Duration::from_secs(2);
+    let dials = Arc::new(AtomicU64::new(0));
+    let locks = LockManager::builder(&closing(Arc::clone(&dials)).await)
+        .build()
+        .unwrap();
+    let began = Instant::now();
+    let mut calls = JoinSet::new();
+    for number in 0..1000 {
+        let call = locks.lock(format!("refused:{number}")).wait(WAIT).acquire();
+        calls.spawn(async move { (call.await.map(drop), began.elapsed()) });
+    }
+    while let Some(call) = calls.join_next().await {
+        let (refused, after) = call.unwrap();
+        assert!(matches!(refused, Err(LockError::Store { .. })), "{refused:?}");
+        assert!(
+            after < WAIT + PATIENCE,
+            "a call that may wait for {WAIT:?} took {after:?}"
+        );
+    }
+    // A first try, quick second ones, and then one in 50 to 100 ms.
+    let dials = dials.load(Ordering::SeqCst);
+    let most = u64::try_from(began.elapsed().as_millis()).unwrap() / 50 + 5;
+    assert!((2..=most).contains(&dials), "{dials} dials, of at most {most}");
+}
+
+#[tokio::test]
+async fn the_first_redial_is_quick_and_a_call_that_cannot_wait_for_it_is_told_why() {
+    let dials = Arc::new(AtomicU64::new(0));
+    let locks = LockManager::builder(&closing(Arc::clone(&dials)).await)
+        .build()
+        .unwrap();
+    let began = Instant::now();
+    for number in 0..4 {
+        // The first one waits for its try.
+        let wait = Duration::from_millis(if number == 0 { 0 } else { 4 });
+        let refused = locks.lock("refused").wait(wait).acquire().await;
+        let Err(LockError::Store { source, .. }) = refused else {
+            panic!("{number}: {refused:?}")
+        };
+        assert!(
+            !source.to_string().contains("no connection within"),
+            "{number}: {source}"
+        );
+    }
+    eventually("the second dial", || async { dials.load(Ordering::SeqCst) >= 2 }).await;
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn all_calls_go_on_as_soon_as_one_has_found_the_server_back() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    // A pause is between zero and this.
+    let pause = PATIENCE * 10;
+    let locks = LockManager::builder(&proxy.url())
+        .backoff(Backoff::new(pause, pause))
+        .build()
+        .unwrap();
+    locks.check_connection().await.unwrap();
+    proxy.refuse(true);
+    proxy.cut(Close::Reset);
+    let mut calls = JoinSet::new();
+    for number in 0..50 {
+        calls.spawn(locks.lock(format!("waits:{number}")).wait(pause * 2).acquire());
+    }
+    // Each has asked in vain, and pauses.
+    tokio::time::sleep(OUTAGE).await;
+    proxy.refuse(false);
+    let one = locks.lock("one").wait(PATIENCE).acquire().await.unwrap();
+    let all = async {
+        while let Some(call) = calls.join_next().await {
+            call.unwrap().unwrap().release().await.unwrap();
+        }
+    };
+    tokio::time::timeout(PATIENCE, all)
+        .await
+        .expect("no call pauses after another has found the server back");
+    one.release().await.unwrap();
+}

@@ -1,0 +1,286 @@
+//! Clients of other kinds, which poll for a lock that the calls of this crate hand to each other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lock_runtime::{HandoverLimits, LockManager, LockManagerBuilder};
+use lock_tests::{PATIENCE, Proxy, Server, Stamp, eventually};
+use tokio::task::JoinSet;
+
+/// What the poller writes into a lock.
+const POLLER: &str = "a poller";
+/// How long a body of ours takes.
+const BODY: Duration = Duration::from_millis(2);
+/// A lease that cannot end during a test.
+const LONG: Duration = Duration::from_secs(120);
+/// For how long a lock is fought for, not counting the pauses of the machine.
+const FIGHT: Duration = Duration::from_secs(5);
+
+fn builder(server: &Server) -> LockManagerBuilder {
+    LockManager::builder(&server.url())
+        .prefix("")
+        .default_lease(LONG)
+        .default_wait(PATIENCE)
+        .response_timeout(PATIENCE)
+}
+
+/// How often a lock was had.
+#[derive(Debug, Default)]
+struct Turns {
+    poller: AtomicUsize,
+    ours: AtomicUsize,
+    /// How many are in.
+    inside: AtomicUsize,
+    over: AtomicBool,
+}
+
+impl Turns {
+    fn enter(&self) {
+        assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two hold the lock");
+    }
+
+    fn leave(&self) {
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+}
+
+/// How our calls come to the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// In line within their process.
+    Line,
+    /// Each by a place of its own in the store's queue.
+    Queue,
+}
+
+/// Calls of these managers, so many of each, fight for a lock with a client that tries every 10 ms. How many turns have the poller
+/// and the bodies had?
+async fn fight(
+    server: &Arc<Server>,
+    key: &'static str,
+    managers: &[LockManager],
+    calls: usize,
+    by: By,
+) -> (usize, usize) {
+    let turns = Arc::new(Turns::default());
+    let poller = {
+        let (server, turns) = (Arc::clone(server), Arc::clone(&turns));
+        tokio::task::spawn_blocking(move || {
+            while !turns.is_over() {
+                if server
+                    .ask::<Option<String>>(&["SET", key, POLLER, "NX", "PX", "60000"])
+                    .is_some()
+                {
+                    turns.enter();
+                    turns.poller.fetch_add(1, Ordering::SeqCst);
+                    std::thread::sleep(BODY);
+                    turns.leave();
+                    assert_eq!(server.value(key).as_deref(), Some(POLLER));
+                    server.cmd(&["DEL", key]);
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        })
+    };
+    let mut bodies = JoinSet::new();
+    for locks in managers.iter().flat_map(|locks| std::iter::repeat_n(locks, calls)) {
+        let (locks, turns) = (locks.clone(), Arc::clone(&turns));
+        bodies.spawn(async move {
+            while !turns.is_over() {
+                let request = locks.lock(key);
+                let request = if by == By::Queue { request.fair() } else { request };
+                let guard = request.acquire().await.unwrap();
+                turns.enter();
+                turns.ours.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(BODY).await;
+                turns.leave();
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    let began = Stamp::now();
+    while Stamp::now().calm_since(began) < FIGHT {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    turns.over.store(true, Ordering::SeqCst);
+    poller.await.unwrap();
+    bodies.join_all().await;
+    (turns.poller.load(Ordering::SeqCst), turns.ours.load(Ordering::SeqCst))
+}
+
+/// About one a second is promised; a busy machine may take some of them away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_poller_gets_a_turn_about_once_a_second() {
+    let server = Arc::new(Server::start());
+    let managers = [0, 1].map(|_| builder(&server).build().unwrap());
+    let fights = tokio::join!(
+        fight(&server, "in the store's queue", &managers, 4, By::Queue),
+        fight(&server, "in the line of one process", &managers[..1], 8, By::Line),
+        fight(&server, "in those of two", &managers, 8, By::Line),
+    );
+    for (kind, (poller, ours)) in [("queue", fights.0), ("line", fights.1), ("lines", fights.2)] {
+        println!("{kind}: {poller} turns of the poller, {ours} of ours");
+        assert!(
+            poller >= 4,
+            "{poller} turns of the poller beside {ours} of ours ({kind})"
+        );
+        assert!(ours >= 100, "{ours} turns of ours ({kind})");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_poller_gets_a_fair_share_while_services_are_moved_over() {
+    let server = Arc::new(Server::start());
+    let fair = || {
+        let builder = builder(&server).handover(HandoverLimits::OFF);
+        builder
+            .leave_free(Duration::from_millis(15), Duration::ZERO)
+            .build()
+            .unwrap()
+    };
+    let (poller, ours) = fight(&server, "moved", &[fair(), fair()], 4, By::Line).await;
+    println!("{poller} turns of the poller, {ours} of ours");
+    assert!(3 * poller >= ours, "{poller} turns of the poller beside {ours} of ours");
+    assert!(3 * ours >= poller, "{poller} turns of the poller beside {ours} of ours");
+}
+
+/// A manager that leaves a lock free for `pause` after each release.
+fn each_left_free(url: &str, pause: Duration) -> LockManagerBuilder {
+    LockManager::builder(url)
+        .prefix("")
+        .response_timeout(PATIENCE)
+        .handover(HandoverLimits::OFF)
+        .leave_free(pause, Duration::ZERO)
+}
+
+/// The release of the call in front and the attempt of the next one go by the same connection, one right behind the other.
+#[tokio::test]
+async fn what_a_release_leaves_free_is_not_taken_by_the_next_in_line() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = each_left_free(&proxy.url(), Duration::from_millis(12))
+        .default_wait(PATIENCE)
+        .build()
+        .unwrap();
+    let mut calls = JoinSet::new();
+    for _ in 0..20 {
+        calls.spawn(locks.lock("k").run(tokio::time::sleep(BODY)));
+    }
+    calls.join_all().await;
+    let commands = proxy.commands();
+    let mut left_free = 0;
+    let mut may_take = true;
+    for command in &commands {
+        // Old servers take a lock by a script, which names no channel as that for a place in the queue does.
+        let waits = command.mentions("%lock-wake:");
+        let takes = command.is("SET k") || command.is_script() && command.mentions("%lock-queue:{k}") && !waits;
+        if command.arguments.last().is_some_and(|last| last.ends_with(b":1")) {
+            left_free += 1;
+            may_take = false;
+        } else if waits {
+            may_take = true;
+        }
+        assert!(may_take || !takes, "after {left_free} releases: {command:?}");
+    }
+    assert!(left_free >= 10, "{left_free} of 20 releases may have left it free");
+}
+
+/// In the queue its turn would come too late: after the moment in which the lock is left free.
+#[tokio::test]
+async fn a_call_takes_what_was_left_free_if_it_cannot_wait_until_that_is_over() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let pause = Duration::from_millis(500);
+    let locks = each_left_free(&proxy.url(), pause).default_lease(LONG).build().unwrap();
+    let mut held = locks.lock("k").wait(PATIENCE).acquire().await.unwrap();
+    for round in 0..5 {
+        let short = Duration::from_millis(480);
+        let began = Stamp::now();
+        let next = tokio::spawn(locks.lock("k").wait(short).acquire());
+        // The only thread polls it once: it stands in line.
+        tokio::task::yield_now().await;
+        held.release().await.unwrap();
+        let next = next.await.unwrap();
+        let now = Stamp::now();
+        held = match next {
+            Ok(held) => held,
+            // Its time was over before it could ask.
+            Err(_) if now.since(began).saturating_sub(now.calm_since(began)) >= short / 4 => {
+                locks.lock("k").wait(PATIENCE).acquire().await.unwrap()
+            }
+            Err(error) => panic!("it waits for what is free, in round {round}: {error}"),
+        };
+    }
+    held.release().await.unwrap();
+    let commands = proxy.commands();
+    let leaves_free = |last: &Vec<u8>| last.ends_with(b":1");
+    let left_free = commands
+        .iter()
+        .filter(|command| command.arguments.last().is_some_and(leaves_free));
+    assert!(left_free.count() >= 2, "the lock was not left free");
+}
+
+/// Such a user can neither ask for the time nor use the queue.
+#[tokio::test]
+async fn a_user_with_the_fewest_permissions_gives_back_what_others_wait_for() {
+    let server = Server::start();
+    let rules = "~* +get +mget +set +pttl +pexpire +del +eval +evalsha";
+    let user = ["ACL", "SETUSER", "app", "reset", "on", ">secret"];
+    let user: Vec<_> = user.into_iter().chain(rules.split(' ')).collect();
+    server.cmd(&user);
+    let url = server.url().replacen("redis://", "redis://app:secret@", 1);
+    let locks = each_left_free(&url, Duration::from_millis(12))
+        .default_lease(LONG)
+        .default_wait(PATIENCE)
+        .build()
+        .unwrap();
+    let mut calls = JoinSet::new();
+    for _ in 0..10 {
+        calls.spawn(locks.lock("k").run(tokio::time::sleep(BODY)));
+    }
+    let ended = tokio::time::timeout(PATIENCE / 2, calls.join_all()).await;
+    let ended = ended.expect("a lock was not given back");
+    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+}
+
+/// The calls go on right after the moment in which the lock was left free, and not only when they next look: within 250 ms.
+#[tokio::test]
+async fn fair_calls_keep_their_order_and_lose_only_the_moment_in_which_the_lock_is_left_free() {
+    const CALLS: usize = 30;
+    let server = Server::start();
+    let managers = [0, 1].map(|_| {
+        let builder = builder(&server).leave_free(Duration::from_millis(12), Duration::ZERO);
+        builder.build().unwrap()
+    });
+    let guard = managers[0].lock("k").acquire().await.unwrap();
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut calls = JoinSet::new();
+    for call in 0..CALLS {
+        let (locks, order) = (managers[call % 2].clone(), Arc::clone(&order));
+        calls.spawn(async move {
+            let guard = locks.lock("k").fair().acquire().await.unwrap();
+            order.lock().unwrap().push(call);
+            guard.release().await.unwrap();
+        });
+        eventually("a call in the queue", || async {
+            server.ask::<usize>(&["ZCOUNT", "%lock-queue:{k}", "1", "+inf"]) == call + 1
+        })
+        .await;
+    }
+    let began = Stamp::now();
+    guard.release().await.unwrap();
+    calls.join_all().await;
+    let took = Stamp::now().calm_since(began);
+    assert_eq!(*order.lock().unwrap(), (0..CALLS).collect::<Vec<_>>());
+    // 12 ms each, and what the trips take; a look of the waiters would come after 250 ms each.
+    assert!(took < Duration::from_millis(2500), "{took:?} for {CALLS} calls");
+    // What tells when the lock was left free stays a little longer than those who waited.
+    let left = server.time_left("%lock-queue:{k}");
+    assert!(left.is_some_and(|left| left <= Duration::from_secs(5)), "{left:?}");
+    assert!(server.is_trace("%lock-queue:{k}"));
+}

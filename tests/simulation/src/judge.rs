@@ -1,0 +1,917 @@
+//! The judge: it sees every poll of every body and every end of every call, and knows which faults struck whom and when. What the catalogue
+//! in `docs/faults.md` allows no fault to do is a violation.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lock_runtime::{HeldLock, LockError, LockMode, LostReason};
+use tokio::time::Instant;
+
+use lock_simulation::process::Process;
+use lock_simulation::server::Server;
+use lock_simulation::server::data::Value;
+
+use crate::coverage::Coverage;
+use crate::plan::{CallPlan, Fault, Plan};
+
+/// After an outage or a loss of data, the bodies that have lost their locks end within this time.
+const FOUND_WITHIN: Duration = Duration::from_secs(1);
+/// After a process, a runtime or a call stood still, it is told of its end within this time.
+const WAKES_WITHIN: Duration = Duration::from_millis(2);
+/// A `wait` is kept within this time, for the round trips that have begun.
+const WAIT_SLACK: Duration = Duration::from_millis(100);
+/// A call without a `wait` tries once, until the response time-out.
+const ONE_TRY: Duration = Duration::from_secs(2);
+/// A call in front that is not polled delays those behind it in its process by this much at most.
+const FROZEN_IN_FRONT: Duration = Duration::from_millis(700);
+/// A `wait` in which the first answer comes, also where a connection has to be made first.
+const TIME_TO_ASK: Duration = Duration::from_millis(50);
+/// A lock is never free for longer than this while a call waits for it.
+const FREE_FOR: Duration = Duration::from_millis(3_500);
+/// The most commands of a process in a second, and for each call that began or waited in it.
+const COMMANDS_A_SECOND: u64 = 100;
+const COMMANDS_A_CALL: u64 = 16;
+/// The same while something is wrong with the server or a process: connections are made anew about 14 times a second each, calls try again,
+/// and so does the release of what a call may have taken, as long as it may have an effect.
+const COMMANDS_IN_TROUBLE: u64 = 200;
+const COMMANDS_OF_A_TRIAL: u64 = 40;
+const COMMANDS_OF_A_RELEASE: u64 = 4;
+const RELEASED_WITHIN: Duration = Duration::from_secs(30);
+/// What a disturbance does to calls may be seen for this long after its end.
+const AFTERMATH: Duration = Duration::from_secs(4);
+/// The bodies that may begin inside a process under a lock that it has lost.
+const BODIES_AFTER_LOSS: u32 = 5;
+/// A `fair` call that asked so much later than another one never comes first.
+const CLEARLY_LATER: Duration = Duration::from_millis(500);
+
+/// The rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    Alone,
+    FewAfterLoss,
+    TokensGrow,
+    NoOkAfterLoss,
+    NotLostWithoutDanger,
+    NoPollAfterDeadline,
+    WaitIsKept,
+    Progress,
+    Fair,
+    HarmsNobodyElse,
+    Fresh,
+    NoTraces,
+    NoStorm,
+    Healthy,
+}
+
+/// What breaks a rule.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    pub rule: Rule,
+    pub at: Duration,
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} at {:.6}: {}", self.rule, self.at.as_secs_f64(), self.what)
+    }
+}
+
+/// The judge of one run. Clones are one judge.
+#[derive(Clone)]
+pub struct Judge(Arc<Mutex<Inner>>);
+
+struct Inner {
+    began: Instant,
+    server: Server,
+    calls: BTreeMap<u64, Call>,
+    next: u64,
+    /// The pairs of bodies that are inside and must not be, since when.
+    pairs: BTreeMap<(u64, u64), Instant>,
+    troubles: Vec<Trouble>,
+    losses: Vec<Loss>,
+    /// The last time at which each key was not free.
+    taken: Vec<Instant>,
+    /// Fair calls that others came before, with their names, and when.
+    overtaken: Vec<(u64, String, Instant)>,
+    /// The largest token of the calls that have ended, by key.
+    tokens: Vec<u64>,
+    /// The number of writes to what each key protects.
+    written: Vec<u64>,
+    violations: Vec<Violation>,
+    /// The beginning of the present second, and the number of commands and of calls by then.
+    second: (Instant, u64, u64),
+    processes: u64,
+    /// When calls ended that may have taken something without an answer, which is given back in the background.
+    doubtful: VecDeque<Instant>,
+    /// Other clients change locks or publish, which the processes look at.
+    has_strangers: bool,
+    /// The server's clock was set back.
+    was_set_back: bool,
+    /// The server has lost its data after that, so tokens begin again at its clock.
+    begins_again: bool,
+    /// The number of bodies that have begun.
+    pub sections: u64,
+    /// How many of them began while another call waited.
+    contended: u64,
+    coverage: Coverage,
+}
+
+/// Who is disturbed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Process(usize),
+    Everybody,
+}
+
+/// A fault that strikes processes, as long as it lasts.
+struct Trouble {
+    scope: Scope,
+    since: Instant,
+    until: Option<Instant>,
+}
+
+/// Data that the server has lost: a lock may be held by somebody who does not know of it.
+struct Loss {
+    /// All keys, or one.
+    key: Option<usize>,
+    at: Instant,
+    /// Locks that were taken before it may be lost at any time from then on: their leases are shorter than their holders believe.
+    lingers: bool,
+    /// The bodies that began since inside a process that has lost the lock.
+    begun: BTreeMap<(usize, u32), u32>,
+}
+
+struct Call {
+    who: String,
+    process: usize,
+    incarnation: u32,
+    home: Process,
+    runtime: u32,
+    passed_for: Duration,
+    plan: CallPlan,
+    asked: Instant,
+    /// It is not polled by its caller, and since when.
+    frozen: Option<Instant>,
+    thawed: Option<Instant>,
+    inside: Option<Inside>,
+    has_begun: bool,
+    /// It did not run for a while between its beginning and its end.
+    stood_still: bool,
+    /// The largest token of the calls that had ended when it asked.
+    floor: u64,
+    token: Option<u64>,
+    /// Its lock was lost to the server while its body ran.
+    lost_at: Option<Instant>,
+    /// Its body was over.
+    left: Option<Instant>,
+    /// The number of writes when it asked.
+    written: u64,
+}
+
+struct Inside {
+    since: Instant,
+    held: Option<HeldLock>,
+}
+
+impl Call {
+    /// Returns `true` if it is polled, and has been for this long.
+    fn has_run(&self, lately: Duration) -> bool {
+        self.frozen.is_none()
+            && self.thawed.is_none_or(|at| at.elapsed() >= lately)
+            && self.home.has_run(self.runtime, lately)
+    }
+
+    /// Returns the time within which it is in or has failed.
+    fn limit(&self) -> Duration {
+        let wait = if self.plan.wait.is_zero() {
+            ONE_TRY
+        } else {
+            self.plan.wait
+        };
+        wait + WAIT_SLACK
+    }
+
+    /// Returns `true` if its body runs, or may go on at any moment.
+    fn is_inside(&self) -> bool {
+        let Some(inside) = &self.inside else { return false };
+        // A body that wants to go on without its lock is outside as soon as it could know.
+        let went_on = (self.plan.signal || self.plan.guard) && inside.held.as_ref().is_some_and(|held| !held.is_held());
+        !went_on && self.has_run(WAKES_WITHIN)
+    }
+}
+
+fn may_be_together(one: &CallPlan, other: &CallPlan) -> bool {
+    match (&one.mode, &other.mode) {
+        (LockMode::Read, LockMode::Read) | (LockMode::Semaphore(_), LockMode::Semaphore(_)) => true,
+        (LockMode::Owner(one), LockMode::Owner(other)) => one == other,
+        _ => false,
+    }
+}
+
+/// What has begun to be judged as a call.
+pub struct Asked<'a> {
+    pub process: usize,
+    pub incarnation: u32,
+    pub task: usize,
+    pub runtime: u32,
+    pub home: &'a Process,
+    /// How long a lock may have been passed on inside the process.
+    pub passed_for: Duration,
+    pub plan: &'a CallPlan,
+}
+
+impl Judge {
+    pub fn new(server: Server, keys: usize, plan: &Plan) -> Self {
+        let now = Instant::now();
+        Self(Arc::new(Mutex::new(Inner {
+            began: now,
+            server,
+            calls: BTreeMap::new(),
+            next: 1,
+            pairs: BTreeMap::new(),
+            troubles: Vec::new(),
+            losses: Vec::new(),
+            taken: vec![now; keys],
+            overtaken: Vec::new(),
+            tokens: vec![0; keys],
+            written: vec![0; keys],
+            violations: Vec::new(),
+            second: (now, 0, 0),
+            processes: u64::try_from(plan.processes.len()).unwrap_or_default(),
+            doubtful: VecDeque::new(),
+            has_strangers: plan.faults.iter().any(|fault| {
+                matches!(
+                    fault.kind,
+                    Fault::Forge | Fault::ForgeQueue | Fault::ForeignPoller | Fault::Overwrite
+                )
+            }),
+            was_set_back: false,
+            begins_again: false,
+            sections: 0,
+            contended: 0,
+            coverage: Coverage::default(),
+        })))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call begins. Returns its number.
+    pub fn asks(&self, asked: &Asked<'_>) -> u64 {
+        let mut inner = self.inner();
+        let id = inner.next;
+        inner.next += 1;
+        let plan = asked.plan.clone();
+        let who = format!("call {id} of {}.{}", asked.process, asked.task);
+        inner.server.note(|| format!("{who} asks: {plan}"));
+        let call = Call {
+            who,
+            process: asked.process,
+            incarnation: asked.incarnation,
+            home: asked.home.clone(),
+            runtime: asked.runtime,
+            passed_for: asked.passed_for,
+            asked: Instant::now(),
+            frozen: None,
+            thawed: None,
+            inside: None,
+            has_begun: false,
+            stood_still: false,
+            floor: plan.keys.iter().map(|key| inner.tokens[*key]).max().unwrap_or_default(),
+            token: None,
+            lost_at: None,
+            left: None,
+            written: inner.written[plan.keys[0]],
+            plan,
+        };
+        inner.calls.insert(id, call);
+        id
+    }
+
+    /// The body of a call is polled for the first time.
+    pub fn begins(&self, id: u64, held: Option<HeldLock>) {
+        let mut inner = self.inner();
+        let Some(call) = inner.calls.get_mut(&id) else { return };
+        let since = Instant::now();
+        call.inside = Some(Inside { since, held });
+        call.has_begun = true;
+        inner.sections += 1;
+        inner.begins(id);
+    }
+
+    /// The body of a call is polled again.
+    pub fn polls(&self, id: u64) {
+        let mut inner = self.inner();
+        let Some(call) = inner.calls.get_mut(&id) else { return };
+        let Some(inside) = &call.inside else { return };
+        let deadline = inside.held.as_ref().map(HeldLock::deadline);
+        if let Some(deadline) = deadline.filter(|_| !call.plan.signal && !call.plan.guard) {
+            let is_after = call.home.now() > deadline;
+            if is_after {
+                let what = format!("the body of {} is polled after its deadline", call.who);
+                inner.violates(Rule::NoPollAfterDeadline, what);
+            }
+        }
+        inner.look();
+    }
+
+    /// A task of the body of a call is polled.
+    pub fn polls_part(&self, id: u64) {
+        if self.inner().calls.contains_key(&id) {
+            self.polls(id);
+        } else {
+            self.violates(
+                Rule::Alone,
+                format!("a task of the call {id} is polled after the call has ended"),
+            );
+        }
+    }
+
+    /// The body of a call is over or dropped.
+    pub fn leaves(&self, id: u64, is_done: bool) {
+        let mut inner = self.inner();
+        inner.look();
+        let Some(call) = inner.calls.get_mut(&id) else { return };
+        if call.inside.take().is_none() {
+            return;
+        }
+        call.left = Some(Instant::now());
+        let (keys, who) = (call.plan.keys.clone(), call.who.clone());
+        let writes = is_done && matches!(call.plan.mode, LockMode::Exclusive | LockMode::Write);
+        for key in keys {
+            inner.taken[key] = Instant::now();
+            inner.written[key] += u64::from(writes);
+        }
+        inner.server.note(|| format!("{who} leaves, done: {is_done}"));
+        inner.look();
+    }
+
+    /// Returns the number of writes to what the key of a call protects.
+    pub fn reads(&self, key: usize) -> u64 {
+        self.inner().written[key]
+    }
+
+    /// The body of a call has a token.
+    pub fn has_token(&self, id: u64, token: u64) {
+        let mut inner = self.inner();
+        let begins_again = inner.begins_again;
+        let Some(call) = inner.calls.get_mut(&id) else { return };
+        call.token = Some(token);
+        let floor = call.floor;
+        // A server whose clock was set back and which then loses the counter begins again at its clock.
+        if token <= floor && !begins_again {
+            let what = format!("{} has the token {token}, and an earlier call had {floor}", call.who);
+            inner.violates(Rule::TokensGrow, what);
+        }
+    }
+
+    /// The caller does not poll a call any more, or does so again.
+    pub fn freezes(&self, id: u64, is_frozen: bool) {
+        let mut inner = self.inner();
+        let Some(call) = inner.calls.get_mut(&id) else { return };
+        call.stood_still = true;
+        if is_frozen {
+            call.frozen = Some(Instant::now());
+        } else {
+            call.frozen = None;
+            call.thawed = Some(Instant::now());
+        }
+        let who = call.who.clone();
+        inner.server.note(|| format!("{who} is polled: {}", !is_frozen));
+        inner.strike_one(id, Fault::NotPolled);
+    }
+
+    /// A call has ended, or was dropped.
+    pub fn ends(&self, id: u64, outcome: Option<&Result<u64, LockError>>) {
+        let mut inner = self.inner();
+        let Some(call) = inner.calls.remove(&id) else { return };
+        inner.server.note(|| match outcome {
+            Some(outcome) => format!("{} ends: {outcome:?}", call.who),
+            None => format!("{} is dropped", call.who),
+        });
+        inner.pairs.retain(|(one, other), _| *one != id && *other != id);
+        if let Some(token) = call.token {
+            let key = call.plan.keys[0];
+            inner.tokens[key] = inner.tokens[key].max(token);
+        }
+        let may_have_taken = matches!(
+            outcome,
+            None | Some(Err(LockError::Store { .. } | LockError::Lost { .. }))
+        );
+        if may_have_taken || inner.was_disturbed(call.process, call.asked) {
+            inner.doubtful.extend(call.plan.keys.iter().map(|_| Instant::now()));
+        }
+        if let Some(outcome) = outcome {
+            inner.judge(&call, outcome);
+        }
+    }
+
+    /// A fault strikes one call.
+    pub fn strikes_call(&self, id: u64, fault: Fault) {
+        self.inner().strike_one(id, fault);
+    }
+
+    /// A fault strikes: whom, and whether it lasts until [`is_over`](Self::is_over).
+    pub fn strikes(&self, fault: Fault, scope: Scope) -> usize {
+        let mut inner = self.inner();
+        inner.server.note(|| format!("fault: {fault} strikes {scope:?}"));
+        inner.strike(fault, |call| {
+            scope == Scope::Everybody || scope == Scope::Process(call.process)
+        });
+        inner.troubles.push(Trouble {
+            scope,
+            since: Instant::now(),
+            until: None,
+        });
+        inner.troubles.len() - 1
+    }
+
+    /// A fault strikes that disturbs nobody, or only the data.
+    pub fn strikes_only(&self, fault: Fault) {
+        let mut inner = self.inner();
+        inner.server.note(|| format!("fault: {fault} strikes"));
+        inner.strike(fault, |_| true);
+    }
+
+    /// A fault is over.
+    pub fn is_over(&self, trouble: usize) {
+        let mut inner = self.inner();
+        inner.server.note(|| "fault: one is over".to_owned());
+        if let Some(trouble) = inner.troubles.get_mut(trouble) {
+            trouble.until = Some(Instant::now());
+        }
+    }
+
+    /// The server may have lost what it knew of a key, or of all; or it has done so for certain.
+    pub fn loses(&self, key: Option<usize>, is_certain: bool) {
+        let mut inner = self.inner();
+        inner.server.note(|| format!("the server loses {key:?}"));
+        let now = Instant::now();
+        inner.begins_again |= key.is_none() && inner.was_set_back;
+        inner.losses.push(Loss {
+            key,
+            at: now,
+            lingers: false,
+            begun: BTreeMap::new(),
+        });
+        for call in inner
+            .calls
+            .values_mut()
+            .filter(|call| is_certain && call.inside.is_some())
+        {
+            if key.is_none_or(|key| call.plan.keys.contains(&key)) {
+                call.lost_at.get_or_insert(now);
+            }
+        }
+    }
+
+    /// The server's clock was set back.
+    pub fn is_set_back(&self) {
+        self.inner().was_set_back = true;
+    }
+
+    /// The server's leases have become shorter than their holders believe.
+    pub fn shortens(&self) {
+        let mut inner = self.inner();
+        inner.server.note(|| "leases end early".to_owned());
+        inner.losses.push(Loss {
+            key: None,
+            at: Instant::now(),
+            lingers: true,
+            begun: BTreeMap::new(),
+        });
+    }
+
+    /// All calls of a process are over: it was killed.
+    pub fn is_killed(&self, process: usize, incarnation: u32) {
+        let mut inner = self.inner();
+        inner
+            .calls
+            .retain(|_, call| (call.process, call.incarnation) != (process, incarnation));
+        let inner = &mut *inner;
+        let calls = &inner.calls;
+        inner
+            .pairs
+            .retain(|(one, other), _| calls.contains_key(one) && calls.contains_key(other));
+    }
+
+    /// Looks at what no event shows: those who are inside together, and those who wait for a free lock.
+    pub fn look(&self) {
+        let mut inner = self.inner();
+        inner.look();
+        inner.look_at_waiting();
+        inner.look_at_commands();
+    }
+
+    /// Returns for how long something has been wrong, its aftermath included.
+    pub fn disturbed_for(&self) -> Duration {
+        let inner = self.inner();
+        let mut spans: Vec<(Instant, Instant)> = inner
+            .troubles
+            .iter()
+            .map(|trouble| (trouble.since, trouble.until.unwrap_or_else(Instant::now) + AFTERMATH))
+            .collect();
+        spans.sort();
+        let (mut sum, mut end) = (Duration::ZERO, inner.began);
+        for (since, until) in spans {
+            sum += until.saturating_duration_since(since.max(end));
+            end = end.max(until);
+        }
+        sum
+    }
+
+    /// Returns the number of calls that have begun.
+    pub fn asked(&self) -> u64 {
+        self.inner().next
+    }
+
+    pub fn violates(&self, rule: Rule, what: String) {
+        self.inner().violates(rule, what);
+    }
+
+    /// Returns what was found.
+    pub fn verdict(&self) -> Verdict {
+        let mut inner = self.inner();
+        Verdict {
+            violations: std::mem::take(&mut inner.violations),
+            sections: inner.sections,
+            contended: inner.contended,
+            coverage: std::mem::take(&mut inner.coverage),
+        }
+    }
+}
+
+/// What a run was like.
+pub struct Verdict {
+    pub violations: Vec<Violation>,
+    pub sections: u64,
+    pub contended: u64,
+    pub coverage: Coverage,
+}
+
+impl Inner {
+    fn violates(&mut self, rule: Rule, what: String) {
+        let violation = Violation {
+            rule,
+            at: self.began.elapsed(),
+            what,
+        };
+        self.server.note(|| format!("VIOLATION: {violation}"));
+        self.violations.push(violation);
+    }
+
+    fn strike(&mut self, fault: Fault, is_struck: impl Fn(&Call) -> bool) {
+        for call in self.calls.values_mut().filter(|call| is_struck(call)) {
+            if matches!(fault, Fault::Suspend | Fault::BlockRuntime | Fault::EndRuntime) {
+                call.stood_still = true;
+            }
+            for feature in call.plan.features() {
+                self.coverage.hit(feature, fault);
+            }
+        }
+    }
+
+    fn strike_one(&mut self, id: u64, fault: Fault) {
+        if let Some(call) = self.calls.get(&id) {
+            for feature in call.plan.features() {
+                self.coverage.hit(feature, fault);
+            }
+        }
+    }
+
+    /// Returns `true` if a fault struck this process between then and now, or its effects may be seen then.
+    fn was_disturbed(&self, process: usize, since: Instant) -> bool {
+        self.troubles.iter().any(|trouble| {
+            let concerns = trouble.scope == Scope::Everybody || trouble.scope == Scope::Process(process);
+            concerns && trouble.until.is_none_or(|until| until + AFTERMATH >= since)
+        })
+    }
+
+    /// Returns `true` if a body may be inside beside another one: the server has lost its lock a short time ago. They are together since then.
+    fn may_overlap(&self, key: usize, one: &Call, other: &Call, together: Instant) -> bool {
+        let concerns = |trouble: &&Trouble| match trouble.scope {
+            Scope::Everybody => true,
+            Scope::Process(process) => process == one.process || process == other.process,
+        };
+        let was_inside = |loss: &Loss| {
+            let mut bodies = [one, other].into_iter();
+            bodies.any(|call| {
+                call.inside
+                    .as_ref()
+                    .is_some_and(|inside| inside.since <= loss.at + call.passed_for)
+            })
+        };
+        let losses = self.losses.iter().filter(|loss| loss.key.is_none_or(|of| of == key));
+        losses.into_iter().any(|loss| {
+            let mut until = if loss.lingers && was_inside(loss) {
+                together
+            } else {
+                loss.at
+            };
+            for trouble in self.troubles.iter().filter(concerns) {
+                match trouble.until {
+                    None => return true,
+                    Some(end) if end + FOUND_WITHIN >= loss.at => until = until.max(end),
+                    Some(_) => {}
+                }
+            }
+            until + FOUND_WITHIN >= Instant::now()
+        })
+    }
+
+    fn begins(&mut self, id: u64) {
+        let call = &self.calls[&id];
+        let keys = call.plan.keys.clone();
+        let (who, process, incarnation) = (call.who.clone(), call.process, call.incarnation);
+        self.server.note(|| format!("{who} begins"));
+        let waits = |other: &&Call| !other.has_begun && other.plan.keys.iter().any(|key| keys.contains(key));
+        if self.calls.values().filter(waits).count() > 0 {
+            self.contended += 1;
+        }
+        // A call that asked clearly later must not come first.
+        if call.plan.fair {
+            let overtaken = self.calls.iter().find(|(_, other)| {
+                other.plan.fair
+                    && !other.has_begun
+                    && other.plan.keys == call.plan.keys
+                    && other.plan.mode == call.plan.mode
+                    && other.asked + CLEARLY_LATER < call.asked
+                    && !other.stood_still
+                    && !self.was_disturbed(other.process, other.asked)
+                    && !self.losses.iter().any(|loss| loss.at >= other.asked)
+            });
+            // Those who may be inside together begin in any order.
+            if let Some((overtaken, _)) = overtaken {
+                self.overtaken.push((*overtaken, who.clone(), Instant::now()));
+            }
+        }
+        self.wait_is_kept(id);
+        for key in &keys {
+            self.taken[*key] = Instant::now();
+        }
+        self.look();
+        // Under a lock that was lost, few bodies begin in the process that had it, beside the holder that the server knows.
+        let together = self.pairs.keys().any(|(one, other)| *one == id || *other == id);
+        let lost = keys
+            .iter()
+            .filter(|key| together && !self.holds(process, incarnation, **key));
+        let lost: Vec<usize> = lost.copied().collect();
+        for loss in &mut self.losses {
+            if lost.iter().any(|key| loss.key.is_none_or(|of| of == *key)) {
+                *loss.begun.entry((process, incarnation)).or_default() += 1;
+            }
+        }
+        let most = self.losses.iter().flat_map(|loss| loss.begun.values()).max().copied();
+        if most.is_some_and(|most| most > BODIES_AFTER_LOSS) {
+            let what = format!("{who} is one of {most:?} bodies that began under a lost lock");
+            self.violates(Rule::FewAfterLoss, what);
+        }
+    }
+
+    /// Returns `true` if the server knows this process as a holder of a key.
+    fn holds(&self, process: usize, incarnation: u32, key: usize) -> bool {
+        let name = format!("dist_lock:{}", name_of(key));
+        let number = process * 1_000 + usize::try_from(incarnation).unwrap_or_default();
+        let machine = format!(":machine-{process}:{number}:");
+        let is_of = |value: &[u8]| value.windows(machine.len()).any(|part| part == machine.as_bytes());
+        self.server.change(|engine| match engine.data.get(name.as_bytes()) {
+            Some(Value::Text(holder)) => is_of(holder),
+            Some(Value::Sorted(holders)) => holders.in_order().any(|(holder, _)| is_of(holder)),
+            None => false,
+        })
+    }
+
+    fn wait_is_kept(&mut self, id: u64) {
+        let call = &self.calls[&id];
+        let late = call.asked.elapsed().saturating_sub(call.limit());
+        if !late.is_zero() && !call.stood_still {
+            let what = format!("{} begins {late:?} after its wait", call.who);
+            self.violates(Rule::WaitIsKept, what);
+        }
+    }
+
+    /// Finds bodies that are inside together and must not be.
+    fn look(&mut self) {
+        let inside: Vec<(&u64, &Call)> = self.calls.iter().filter(|(_, call)| call.is_inside()).collect();
+        let mut together = Vec::new();
+        for (at, (id, call)) in inside.iter().enumerate() {
+            for (other_id, other) in &inside[..at] {
+                let shared = call.plan.keys.iter().find(|key| other.plan.keys.contains(key));
+                let Some(key) = shared else { continue };
+                let is_bad = match (&call.plan.mode, &other.plan.mode) {
+                    (LockMode::Semaphore(one), LockMode::Semaphore(two)) => {
+                        let many = inside.iter().filter(|(_, third)| third.plan.keys.contains(key)).count();
+                        many > usize::try_from(*one.min(two)).unwrap_or(usize::MAX)
+                    }
+                    _ => !may_be_together(&call.plan, &other.plan),
+                };
+                let since = self
+                    .pairs
+                    .get(&(**other_id, **id))
+                    .copied()
+                    .unwrap_or_else(Instant::now);
+                if is_bad && !self.may_overlap(*key, call, other, since) {
+                    let what = format!("{} and {} are inside of key {key} together", other.who, call.who);
+                    together.push(((**other_id, **id), Some(what)));
+                } else if is_bad {
+                    together.push(((**other_id, **id), None));
+                }
+            }
+        }
+        let known = std::mem::take(&mut self.pairs);
+        for (pair, what) in together {
+            let is_new = !known.contains_key(&pair);
+            self.pairs
+                .insert(pair, known.get(&pair).copied().unwrap_or_else(Instant::now));
+            if let Some(what) = what.filter(|_| is_new || self.pairs[&pair] + FOUND_WITHIN < Instant::now()) {
+                self.violates(Rule::Alone, what);
+            }
+        }
+    }
+
+    /// Finds calls that wait for a lock which has been free for too long, and those that were overtaken.
+    fn look_at_waiting(&mut self) {
+        let now = Instant::now();
+        for key in 0..self.taken.len() {
+            let name = format!("dist_lock:{}", name_of(key));
+            let is_there = self.server.change(|engine| engine.data.get(name.as_bytes()).is_some());
+            if is_there
+                || self
+                    .calls
+                    .values()
+                    .any(|call| call.inside.is_some() && call.plan.keys.contains(&key))
+            {
+                self.taken[key] = now;
+            }
+        }
+        let (ripe, rest) = std::mem::take(&mut self.overtaken)
+            .into_iter()
+            .partition(|(_, _, at)| at.elapsed() > Duration::from_millis(50));
+        self.overtaken = rest;
+        let ripe: Vec<(u64, String, Instant)> = ripe;
+        for (id, by, at) in ripe {
+            if let Some(call) = self
+                .calls
+                .get(&id)
+                .filter(|call| !call.has_begun && !self.was_disturbed(call.process, at))
+            {
+                let what = format!("{by} overtakes {}", call.who);
+                self.violates(Rule::Fair, what);
+            }
+        }
+        let mut found = Vec::new();
+        for call in self.calls.values().filter(|call| !call.has_begun) {
+            let free = call.plan.keys.iter().map(|key| self.taken[*key]).max().unwrap_or(now);
+            let since = free.max(call.asked);
+            if now.saturating_duration_since(since) > FREE_FOR
+                && call.has_run(FREE_FOR)
+                && !call.stood_still
+                && !self.was_disturbed(call.process, since)
+                && !self.calls.values().any(|other| other.stood_still)
+            {
+                found.push((call.plan.keys.clone(), call.who.clone()));
+            }
+        }
+        for (keys, who) in found {
+            keys.iter().for_each(|key| self.taken[*key] = now);
+            self.violates(
+                Rule::Progress,
+                format!("{who} waits though its lock has been free for {FREE_FOR:?}"),
+            );
+        }
+    }
+
+    /// Returns what is wrong if the lock of a successful call had been lost for long when its body was over.
+    fn is_ok_though_lost(&self, call: &Call) -> Option<String> {
+        let (lost, left) = (call.lost_at?, call.left?);
+        let concerns = |trouble: &&Trouble| match trouble.scope {
+            Scope::Everybody => true,
+            Scope::Process(process) => process == call.process,
+        };
+        let mut known = lost + FOUND_WITHIN;
+        for trouble in self.troubles.iter().filter(concerns) {
+            let until = trouble.until?;
+            if until >= lost {
+                known = known.max(until + FOUND_WITHIN);
+            }
+        }
+        (left > known && !call.stood_still && !call.plan.signal).then(|| {
+            let what = left.duration_since(lost);
+            format!("{} succeeds though its lock was lost {what:?} before its end", call.who)
+        })
+    }
+
+    /// Counts the commands of each second.
+    fn look_at_commands(&mut self) {
+        let (began, commands, asked) = self.second;
+        if began.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        let now = (Instant::now(), self.server.commands(), self.next);
+        self.second = now;
+        let open = u64::try_from(self.calls.len()).unwrap_or_default();
+        let calls = now.2 - asked + open;
+        while self.doubtful.front().is_some_and(|at| at.elapsed() > RELEASED_WITHIN) {
+            self.doubtful.pop_front();
+        }
+        let lately = |trouble: &Trouble| {
+            trouble
+                .until
+                .is_none_or(|until| until.elapsed() < Duration::from_secs(2))
+        };
+        let (of_process, of_call) = if self.troubles.iter().any(lately) {
+            (COMMANDS_IN_TROUBLE, COMMANDS_OF_A_TRIAL)
+        } else {
+            (COMMANDS_A_SECOND, COMMANDS_A_CALL)
+        };
+        let releases = u64::try_from(self.doubtful.len()).unwrap_or_default();
+        let most = self.processes * of_process + calls * of_call + releases * COMMANDS_OF_A_RELEASE;
+        if now.1 - commands > most && !self.has_strangers {
+            let what = format!(
+                "{} commands in a second for {calls} calls, at most {most} are explained",
+                now.1 - commands
+            );
+            self.violates(Rule::NoStorm, what);
+        }
+    }
+
+    /// Judges how a call ended.
+    fn judge(&mut self, call: &Call, outcome: &Result<u64, LockError>) {
+        let disturbed = self.was_disturbed(call.process, call.asked);
+        let lost_data = self.losses.iter().any(|loss| {
+            loss.key.is_none_or(|key| call.plan.keys.contains(&key))
+                && (loss.lingers || loss.at + Duration::from_secs(10) >= call.asked)
+        });
+        let waited = call.asked.elapsed();
+        let who = &call.who;
+        let broken = match outcome {
+            Ok(value) => {
+                if let Some(what) = self.is_ok_though_lost(call) {
+                    self.violates(Rule::NoOkAfterLoss, what);
+                }
+                let is_old = call.plan.coalesce && *value < call.written && !lost_data;
+                is_old.then(|| {
+                    let what = format!(
+                        "{who} receives {value}, and {} was written before it asked",
+                        call.written
+                    );
+                    (Rule::Fresh, what)
+                })
+            }
+            Err(LockError::Busy { .. }) => {
+                let is_early = waited + Duration::from_millis(2) < call.plan.wait;
+                let is_late = waited > call.limit() && !call.stood_still;
+                (is_early || is_late).then(|| {
+                    let what = format!("{who} is busy after {waited:?}, with a wait of {:?}", call.plan.wait);
+                    (Rule::WaitIsKept, what)
+                })
+            }
+            Err(LockError::Lost { reason, .. }) => {
+                let ran_out = *reason == LostReason::Expired && (!call.plan.renew || call.stood_still);
+                (!disturbed && !lost_data && !ran_out && !call.stood_still)
+                    .then(|| (Rule::NotLostWithoutDanger, format!("{who} is told {reason:?}")))
+            }
+            Err(LockError::Hung { held, .. }) => {
+                let renewals = call.plan.max_renewals.unwrap_or(30);
+                let least = call.plan.lease.mul_f64(0.65) * (renewals + 1);
+                // It counts from the request that was granted, whose answer may have been slow.
+                let asking = if disturbed { ONE_TRY } else { Duration::from_millis(20) };
+                let least = least.saturating_sub(call.passed_for + asking);
+                (*held < least && !call.stood_still).then(|| {
+                    let what = format!("{who} counts as hung after {held:?}");
+                    (Rule::NotLostWithoutDanger, what)
+                })
+            }
+            Err(LockError::Closed { .. }) => None,
+            Err(error) => {
+                let is_late = !call.has_begun && waited > call.limit() && !call.stood_still;
+                if is_late {
+                    Some((Rule::WaitIsKept, format!("{who} fails after {waited:?}: {error:?}")))
+                } else {
+                    // Within a very short wait there may be no answer.
+                    let had_time = call.plan.wait.is_zero() || call.plan.wait >= TIME_TO_ASK;
+                    let is_behind_frozen = call.plan.wait < FROZEN_IN_FRONT
+                        && self.calls.values().any(|other| {
+                            other.process == call.process
+                                && other.stood_still
+                                && other.plan.keys.iter().any(|key| call.plan.keys.contains(key))
+                        });
+                    (!disturbed && had_time && !call.stood_still && !lost_data && !is_behind_frozen)
+                        .then(|| (Rule::HarmsNobodyElse, format!("{who} fails: {error:?}")))
+                }
+            }
+        };
+        if let Some((rule, what)) = broken {
+            self.violates(rule, what);
+        }
+    }
+}
+
+/// The name of a key.
+pub fn name_of(key: usize) -> String {
+    format!("key:{key}")
+}

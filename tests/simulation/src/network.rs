@@ -1,0 +1,395 @@
+//! The network between processes and a server, and what can go wrong in it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ConnectionInfo, RedisError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use lock_runtime::world;
+
+use crate::process::Process;
+use crate::server::{Server, resp};
+
+/// What a stream takes before it is read, and what is written to it at a time.
+const STREAM: usize = 1 << 16;
+const CHUNK: usize = 1 << 14;
+/// A client's system gives a connection up on which nothing was acknowledged for this long.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(3);
+/// A client's system gives a silent connection up on which nothing is sent either.
+const IDLE: Duration = Duration::from_secs(13);
+
+/// The connections of all processes to one server. Clones are one network.
+#[derive(Clone)]
+pub struct Network(Arc<Inner>);
+
+struct Inner {
+    server: Server,
+    state: Mutex<State>,
+}
+
+struct State {
+    seed: u64,
+    /// The chance of each process's packets, so that fewer processes change nothing for the others.
+    chances: BTreeMap<u32, fastrand::Rng>,
+    links: BTreeMap<u64, Link>,
+    /// The ways to the server, by the number of the process.
+    ways: BTreeMap<u32, Way>,
+    /// The number of connections that were asked for.
+    dials: u64,
+}
+
+/// The way from one process to the server.
+#[derive(Clone, Copy)]
+pub struct Way {
+    pub dial: DialFault,
+    /// The shortest and the longest time that a packet takes.
+    pub latency: (Duration, Duration),
+    /// Bytes arrive one at a time.
+    pub trickles: bool,
+    pub silence: Silence,
+}
+
+impl Default for Way {
+    fn default() -> Self {
+        Self {
+            dial: DialFault::None,
+            latency: (Duration::from_micros(50), Duration::from_micros(500)),
+            trickles: false,
+            silence: Silence::default(),
+        }
+    }
+}
+
+/// What happens to those who connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DialFault {
+    None,
+    Refused,
+    /// Nothing answers.
+    Hangs,
+    /// The connection is cut after so many commands.
+    Dies(u32),
+}
+
+/// The directions in which nothing arrives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Silence {
+    pub up: bool,
+    pub down: bool,
+}
+
+/// One connection.
+struct Link {
+    process: u32,
+    silence: Silence,
+    /// Since when the client waits for an acknowledgement.
+    unacknowledged: Option<Instant>,
+    silent_since: Option<Instant>,
+    /// The number of commands after which it is cut.
+    dies_after: Option<u32>,
+    loses_reply: bool,
+    changed: Arc<Notify>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Network {
+    pub fn new(server: Server, seed: u64) -> Self {
+        Self(Arc::new(Inner {
+            server,
+            state: Mutex::new(State {
+                seed,
+                chances: BTreeMap::new(),
+                links: BTreeMap::new(),
+                ways: BTreeMap::new(),
+                dials: 0,
+            }),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connects a process with the server.
+    ///
+    /// # Errors
+    /// Fails where nobody listens, and where the server ends the connection.
+    pub async fn dial(
+        self,
+        process: Process,
+        info: ConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let number = process.number();
+        self.state().dials += 1;
+        tokio::time::sleep(self.latency(number) + self.latency(number)).await;
+        let way = self.way(number);
+        match way.dial {
+            DialFault::Refused => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
+            _ if !self.0.server.is_up() => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
+            DialFault::Hangs => std::future::pending().await,
+            _ if way.silence != Silence::default() => std::future::pending().await,
+            DialFault::None | DialFault::Dies(_) => {}
+        }
+        let dies_after = match way.dial {
+            DialFault::Dies(after) => Some(after),
+            _ => None,
+        };
+        let stream = self.connect(number, dies_after);
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
+        drop(world::spawn_beside(&process.world(), driver));
+        Ok(connection)
+    }
+
+    /// Returns a stream that leads to the server.
+    pub fn connect(&self, process: u32, dies_after: Option<u32>) -> DuplexStream {
+        let (theirs, ours) = tokio::io::duplex(STREAM);
+        let (requests, answers) = tokio::io::split(ours);
+        let (id, has_output) = self.0.server.open();
+        let changed = Arc::new(Notify::new());
+        let up = tokio::spawn(self.clone().up(id, requests, Arc::clone(&changed)));
+        let down = tokio::spawn(self.clone().down(id, answers, has_output, Arc::clone(&changed)));
+        let link = Link {
+            process,
+            silence: Silence::default(),
+            unacknowledged: None,
+            silent_since: None,
+            dies_after,
+            loses_reply: false,
+            changed,
+            tasks: vec![up.abort_handle(), down.abort_handle()],
+        };
+        self.0.server.note(|| format!("client {id} connects from {process}"));
+        self.state().links.insert(id, link);
+        theirs
+    }
+
+    /// Carries what the client sends.
+    async fn up(self, id: u64, mut requests: ReadHalf<DuplexStream>, changed: Arc<Notify>) {
+        let mut unread = Vec::new();
+        let mut one = [0];
+        loop {
+            let read = match self.trickles(id) {
+                true => requests
+                    .read(&mut one)
+                    .await
+                    .inspect(|read| unread.extend(&one[..*read])),
+                false => requests.read_buf(&mut unread).await,
+            };
+            if !matches!(read, Ok(1..)) {
+                break;
+            }
+            if !self.travel(id, &changed, |silence| silence.up).await {
+                return;
+            }
+            self.0.server.until_it_runs().await;
+            while let Some(command) = resp::take_command(&mut unread) {
+                let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
+                self.0.server.carry_out(id, &words);
+                if self.dies_now(id) {
+                    self.cut(id);
+                    return;
+                }
+            }
+        }
+        // The client has ended it. The server hears of it when it can.
+        if self.travel(id, &changed, |silence| silence.up).await {
+            self.cut(id);
+        }
+    }
+
+    /// Carries what the server sends.
+    async fn down(self, id: u64, mut answers: WriteHalf<DuplexStream>, has_output: Arc<Notify>, changed: Arc<Notify>) {
+        loop {
+            has_output.notified().await;
+            loop {
+                if !self.travel(id, &changed, |silence| silence.down).await {
+                    return;
+                }
+                let most = if self.trickles(id) { 1 } else { CHUNK };
+                let Some(out) = self.0.server.take_out(id, most) else {
+                    self.cut(id);
+                    return;
+                };
+                if out.is_empty() {
+                    break;
+                }
+                if answers.write_all(&out).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Waits as long as a packet takes. Returns `false` if the connection ends meanwhile.
+    async fn travel(&self, id: u64, changed: &Notify, is_silent: fn(Silence) -> bool) -> bool {
+        let process = match self.state().links.get_mut(&id) {
+            Some(link) => {
+                if link.silent_since.is_some() {
+                    link.unacknowledged.get_or_insert_with(Instant::now);
+                }
+                link.process
+            }
+            None => return false,
+        };
+        tokio::time::sleep(self.latency(process)).await;
+        loop {
+            let changed = changed.notified();
+            match self.state().links.get(&id) {
+                Some(link) if !is_silent(link.silence) => return true,
+                Some(_) => {}
+                None => return false,
+            }
+            changed.await;
+        }
+    }
+
+    fn latency(&self, process: u32) -> Duration {
+        let mut state = self.state();
+        let (least, most) = state.ways.entry(process).or_default().latency;
+        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        let seed = state.seed ^ u64::from(process) << 32;
+        let chance = state.chances.entry(process);
+        let chance = chance.or_insert_with(|| fastrand::Rng::with_seed(seed));
+        Duration::from_micros(chance.u64(micros(least)..=micros(most)))
+    }
+
+    fn trickles(&self, id: u64) -> bool {
+        let state = self.state();
+        let way = state.links.get(&id).and_then(|link| state.ways.get(&link.process));
+        way.is_some_and(|way| way.trickles)
+    }
+
+    /// Returns `true` if the connection is to be cut now that another command was carried out.
+    fn dies_now(&self, id: u64) -> bool {
+        let mut state = self.state();
+        let Some(link) = state.links.get_mut(&id) else {
+            return true;
+        };
+        if link.loses_reply {
+            return true;
+        }
+        match &mut link.dies_after {
+            Some(0) => true,
+            Some(left) => {
+                *left -= 1;
+                false
+            }
+            None => false,
+        }
+    }
+}
+
+/// Faults.
+impl Network {
+    /// Returns the way of a process.
+    pub fn way(&self, process: u32) -> Way {
+        *self.state().ways.entry(process).or_default()
+    }
+
+    /// Changes the way of a process.
+    pub fn change(&self, process: u32, change: impl FnOnce(&mut Way)) {
+        change(self.state().ways.entry(process).or_default());
+    }
+
+    /// Returns the connections of a process, the oldest first.
+    pub fn links(&self, process: u32) -> Vec<u64> {
+        let state = self.state();
+        let links = state.links.iter().filter(|(_, link)| link.process == process);
+        links.map(|(id, _)| *id).collect()
+    }
+
+    /// Returns the number of all connections, and how many were asked for so far.
+    pub fn counts(&self) -> (usize, u64) {
+        let state = self.state();
+        (state.links.len(), state.dials)
+    }
+
+    /// Ends a connection, with what is on its way.
+    pub fn cut(&self, id: u64) {
+        let Some(link) = self.state().links.remove(&id) else {
+            return;
+        };
+        self.0.server.close(id);
+        link.end();
+    }
+
+    /// Carries out the next command of a connection, and cuts it before the reply arrives.
+    pub fn lose_reply(&self, id: u64) {
+        if let Some(link) = self.state().links.get_mut(&id) {
+            link.loses_reply = true;
+        }
+    }
+
+    /// Lets nothing through on a connection, in one direction or in both. Both ends of it believe that it is there.
+    pub fn silence(&self, id: u64, silence: Silence) {
+        let mut state = self.state();
+        let Some(link) = state.links.get_mut(&id) else { return };
+        link.silence = silence;
+        link.changed.notify_waiters();
+        if silence == Silence::default() {
+            (link.silent_since, link.unacknowledged) = (None, None);
+        } else if link.silent_since.is_none() {
+            link.silent_since = Some(Instant::now());
+            let watch = tokio::spawn(self.clone().give_up(id));
+            link.tasks.push(watch.abort_handle());
+        }
+    }
+
+    /// Ends a silent connection at the client when its system gives it up. The server hears nothing of that.
+    async fn give_up(self, id: u64) {
+        loop {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            let mut state = self.state();
+            let Some(link) = state.links.get(&id) else { return };
+            let Some(since) = link.silent_since else { return };
+            let is_over = match link.unacknowledged {
+                Some(since) => since.elapsed() >= UNACKNOWLEDGED,
+                None => since.elapsed() >= IDLE,
+            };
+            if is_over {
+                let link = state.links.remove(&id);
+                drop(state);
+                self.0.server.note(|| format!("the system of client {id} gives it up"));
+                let server = self.0.server.clone();
+                // The next that the server sends is answered by a reset. Or it asks, after five minutes.
+                drop(tokio::spawn(async move {
+                    server.until_it_sends(id, Duration::from_secs(300)).await;
+                    server.close(id);
+                }));
+                link.iter().for_each(Link::end);
+                return;
+            }
+        }
+    }
+
+    /// Ends all connections of a process that is killed.
+    pub fn hang_up(&self, process: u32) {
+        for id in self.links(process) {
+            self.cut(id);
+        }
+    }
+
+    /// Ends all connections to a server that goes down.
+    pub fn cut_all(&self) {
+        let all: Vec<u64> = self.state().links.keys().copied().collect();
+        for id in all {
+            self.cut(id);
+        }
+    }
+}
+
+impl Link {
+    /// Drops the client's stream, so that its end reads the end.
+    fn end(&self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}

@@ -1,0 +1,623 @@
+//! What one seed does: its processes, their calls, and the faults, all drawn before anything runs. Parts of a plan can be left out, so that
+//! a failing one can be shrunk.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use lock_runtime::LockMode;
+
+use lock_simulation::server::version::Version;
+
+/// The number of keys, one for each use.
+pub const KEYS: usize = 6;
+
+/// How much goes on in a seed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// Everything is drawn.
+    #[default]
+    Drawn,
+    /// Three processes with eight tasks each want the same two locks all the time. The rest is drawn.
+    Crowd,
+}
+
+/// How long calls begin and faults strike.
+pub const LENGTH: Duration = Duration::from_secs(20);
+
+#[derive(Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub version: Version,
+    pub processes: Vec<ProcessPlan>,
+    pub faults: Vec<FaultPlan>,
+}
+
+#[derive(Debug)]
+pub struct ProcessPlan {
+    /// How much its clock gains in a million.
+    pub drift: f64,
+    pub runtimes: u32,
+    /// The most passes inside the process, and the longest time for them.
+    pub handover: (u32, Duration),
+    pub response_timeout: Duration,
+    pub tasks: Vec<TaskPlan>,
+}
+
+#[derive(Debug)]
+pub struct TaskPlan {
+    pub runtime: u32,
+    pub calls: Vec<CallPlan>,
+}
+
+#[derive(Clone, Debug)]
+pub struct CallPlan {
+    /// The time since the call before.
+    pub pause: Duration,
+    /// The keys, by number. Several are one call for all of them.
+    pub keys: Vec<usize>,
+    pub mode: LockMode,
+    pub lease: Duration,
+    pub wait: Duration,
+    pub renew: bool,
+    pub max_renewals: Option<u32>,
+    pub fair: bool,
+    pub pipelined: bool,
+    pub reentrant: bool,
+    pub fencing: bool,
+    pub signal: bool,
+    pub coalesce: bool,
+    /// It takes a guard, instead of running a body.
+    pub guard: bool,
+    /// Its body runs a part of its work in a task of the lock.
+    pub tasks: bool,
+    pub at_least: Duration,
+    pub lock_delay: Duration,
+    pub body: BodyPlan,
+    /// The call is polled so often, and then not for this long.
+    pub freeze: Option<(u32, Duration)>,
+    /// The call is polled so often, and then dropped.
+    pub drop_after: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct BodyPlan {
+    /// It awaits so often, in all for this long.
+    pub awaits: u32,
+    pub span: Duration,
+    pub end: BodyEnd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyEnd {
+    Value,
+    Error,
+    Panic,
+}
+
+#[derive(Clone, Debug)]
+pub struct FaultPlan {
+    pub at: Duration,
+    pub lasts: Duration,
+    /// The process that it strikes, by number. Faults of the server strike all.
+    pub process: usize,
+    pub kind: Fault,
+}
+
+/// The ways in which something goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    Cut,
+    CutAll,
+    SilentBoth,
+    SilentUp,
+    SilentDown,
+    LoseReply,
+    Trickle,
+    RefuseDials,
+    DialsDie,
+    DialsHang,
+    Slow,
+    ClientKill,
+    ScriptFlush,
+    Delete,
+    Overwrite,
+    Flush,
+    Restart,
+    RestartEmpty,
+    RestartRewound,
+    ServerFreeze,
+    SilentLoss,
+    ClockForward,
+    ClockBack,
+    Loading,
+    OutOfMemory,
+    ReadOnly,
+    Suspend,
+    Kill,
+    BlockRuntime,
+    EndRuntime,
+    Forge,
+    ForgeQueue,
+    ForeignPoller,
+    ShutDown,
+    /// Of one call: its caller does not poll it for a while.
+    NotPolled,
+    /// Of one call: its caller drops it.
+    Dropped,
+    /// Of one call: its body panics.
+    Panic,
+}
+
+impl Fault {
+    /// Those that strike processes and servers.
+    pub const DRAWN: [Self; 34] = [
+        Self::Cut,
+        Self::CutAll,
+        Self::SilentBoth,
+        Self::SilentUp,
+        Self::SilentDown,
+        Self::LoseReply,
+        Self::Trickle,
+        Self::RefuseDials,
+        Self::DialsDie,
+        Self::DialsHang,
+        Self::Slow,
+        Self::ClientKill,
+        Self::ScriptFlush,
+        Self::Delete,
+        Self::Overwrite,
+        Self::Flush,
+        Self::Restart,
+        Self::RestartEmpty,
+        Self::RestartRewound,
+        Self::ServerFreeze,
+        Self::SilentLoss,
+        Self::ClockForward,
+        Self::ClockBack,
+        Self::Loading,
+        Self::OutOfMemory,
+        Self::ReadOnly,
+        Self::Suspend,
+        Self::Kill,
+        Self::BlockRuntime,
+        Self::EndRuntime,
+        Self::Forge,
+        Self::ForgeQueue,
+        Self::ForeignPoller,
+        Self::ShutDown,
+    ];
+}
+
+impl Fault {
+    /// Returns all, with those that strike one call.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::DRAWN
+            .into_iter()
+            .chain([Self::NotPolled, Self::Dropped, Self::Panic])
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The parts of a plan that are left out: `p1` a process, `t1.2` a task, `c1.2.3` a call, `f4` a fault.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Without(pub BTreeSet<String>);
+
+impl Without {
+    pub fn parse(text: &str) -> Self {
+        Self(
+            text.split(',')
+                .filter(|part| !part.is_empty())
+                .map(str::to_owned)
+                .collect(),
+        )
+    }
+
+    pub fn has(&self, part: &str) -> bool {
+        self.0.contains(part)
+    }
+}
+
+impl fmt::Display for Without {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts: Vec<&str> = self.0.iter().map(String::as_str).collect();
+        f.write_str(&parts.join(","))
+    }
+}
+
+/// Draws with a chance.
+struct Draw(fastrand::Rng);
+
+impl Draw {
+    fn one_in(&mut self, many: u32) -> bool {
+        self.0.u32(..many) == 0
+    }
+
+    fn of<T: Clone>(&mut self, all: &[T]) -> T {
+        all[self.0.usize(..all.len())].clone()
+    }
+
+    /// Short spans are as likely as long ones.
+    fn span(&mut self, least: Duration, most: Duration) -> Duration {
+        let (least, most) = (least.as_secs_f64().max(1e-6).ln(), most.as_secs_f64().ln());
+        Duration::from_secs_f64((least + (most - least) * self.0.f64()).exp())
+    }
+
+    fn ms(&mut self, least: u64, most: u64) -> Duration {
+        self.span(Duration::from_millis(least), Duration::from_millis(most))
+    }
+}
+
+/// What a seed may do at all. A seed that does a few things often finds more than one that does everything now and then.
+struct Swarm {
+    keys: Vec<usize>,
+    leases: Vec<Duration>,
+    waits: Vec<Duration>,
+    body: (Duration, Duration),
+    busy: u64,
+    /// All processes have so many tasks.
+    tasks: Option<usize>,
+    fair: bool,
+    pipelined: bool,
+    reentrant: bool,
+    fencing: bool,
+    signal: bool,
+    coalesce: bool,
+    guard: bool,
+    tasks_of_bodies: bool,
+    at_least: bool,
+    lock_delay: bool,
+    no_renewal: bool,
+    freezes: bool,
+    drops: bool,
+    odd_ends: bool,
+    mixed: bool,
+    many: bool,
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+impl Plan {
+    /// Draws the plan of a seed.
+    pub fn draw(seed: u64, shape: Shape, without: &Without) -> Self {
+        let mut draw = Draw(fastrand::Rng::with_seed(seed));
+        let version = draw.of(&Version::ALL);
+        let mut swarm = Swarm::draw(&mut draw);
+        let mut count = draw.0.usize(1..=4);
+        if shape == Shape::Crowd {
+            swarm.crowd(&mut draw);
+            count = 3;
+        }
+        let processes = (0..count)
+            .map(|process| ProcessPlan::draw(&mut draw, &swarm, process, without))
+            .collect::<Vec<_>>();
+        let kinds: Vec<Fault> = (0..draw.0.usize(1..=5)).map(|_| draw.of(&Fault::DRAWN)).collect();
+        let count = if draw.one_in(5) { 0 } else { draw.0.usize(1..=8) };
+        let mut faults = Vec::new();
+        for number in 0..count {
+            let fault = FaultPlan {
+                at: Duration::from_millis(draw.0.u64(500..18_000)),
+                lasts: draw.ms(5, 6_000),
+                process: draw.0.usize(..processes.len()),
+                kind: draw.of(&kinds),
+            };
+            if !without.has(&format!("f{number}")) {
+                faults.push(fault);
+            }
+        }
+        faults.sort_by_key(|fault| fault.at);
+        Self {
+            seed,
+            version,
+            processes,
+            faults,
+        }
+    }
+
+    /// Returns the names of the parts that can be left out, large ones first.
+    pub fn parts(seed: u64, shape: Shape, without: &Without) -> Vec<String> {
+        let whole = Self::draw(seed, shape, &Without::default());
+        let mut parts = Vec::new();
+        parts.extend((0..whole.processes.len()).map(|process| format!("p{process}")));
+        let faults = whole.faults.len();
+        parts.extend((0..faults).map(|fault| format!("f{fault}")));
+        for (process, plan) in whole.processes.iter().enumerate() {
+            parts.extend((0..plan.tasks.len()).map(|task| format!("t{process}.{task}")));
+        }
+        for (process, plan) in whole.processes.iter().enumerate() {
+            for (task, plan) in plan.tasks.iter().enumerate() {
+                parts.extend((0..plan.calls.len()).map(|call| format!("c{process}.{task}.{call}")));
+            }
+        }
+        parts.retain(|part| {
+            let inner = part.trim_start_matches(['c', 't']);
+            let mut outer = inner.split('.');
+            let process = outer.next().unwrap_or_default();
+            let task = outer.next().unwrap_or_default();
+            let is_inside_another = (part.starts_with(['c', 't']) && without.has(&format!("p{process}")))
+                || (part.starts_with('c') && without.has(&format!("t{process}.{task}")));
+            !without.has(part) && !is_inside_another
+        });
+        parts
+    }
+}
+
+impl Swarm {
+    fn draw(draw: &mut Draw) -> Self {
+        let all: Vec<usize> = (0..KEYS).collect();
+        let mut keys: Vec<usize> = all.iter().copied().filter(|_| draw.one_in(2)).collect();
+        if keys.is_empty() {
+            keys.push(draw.0.usize(..KEYS));
+        }
+        let some = |draw: &mut Draw, all: &[Duration]| -> Vec<Duration> {
+            let mut some: Vec<Duration> = all.iter().copied().filter(|_| draw.one_in(3)).collect();
+            if some.is_empty() {
+                some.push(draw.of(all));
+            }
+            some
+        };
+        let leases = [100, 300, 1_000, 3_000, 15_000, 30_000, 120_000].map(Duration::from_millis);
+        let mut leases = some(draw, &leases);
+        if draw.one_in(4) {
+            leases.push(DAY);
+        }
+        let waits = [0, 1, 20, 300, 2_000, 5_000, 10_000].map(Duration::from_millis);
+        Self {
+            keys,
+            leases,
+            waits: some(draw, &waits),
+            body: (
+                Duration::from_millis(1),
+                draw.of(&[5, 50, 400, 4_000].map(Duration::from_millis)),
+            ),
+            busy: draw.of(&[5, 50, 500]),
+            tasks: None,
+            fair: draw.one_in(3),
+            pipelined: draw.one_in(3),
+            reentrant: draw.one_in(4),
+            fencing: draw.one_in(3),
+            signal: draw.one_in(4),
+            coalesce: draw.one_in(3),
+            guard: draw.one_in(3),
+            tasks_of_bodies: draw.one_in(4),
+            at_least: draw.one_in(5),
+            lock_delay: draw.one_in(6),
+            no_renewal: draw.one_in(4),
+            freezes: draw.one_in(3),
+            drops: draw.one_in(3),
+            odd_ends: draw.one_in(4),
+            mixed: draw.one_in(4),
+            many: draw.one_in(3),
+        }
+    }
+
+    /// Makes all calls want the same.
+    fn crowd(&mut self, draw: &mut Draw) {
+        let one = draw.of(&[0, 1, 5]);
+        self.keys = vec![one, draw.0.usize(..KEYS)];
+        self.waits = [2_000, 5_000, 10_000].map(Duration::from_millis).to_vec();
+        self.body = (Duration::from_millis(20), Duration::from_millis(80));
+        self.busy = 50;
+        self.tasks = Some(8);
+    }
+}
+
+impl ProcessPlan {
+    fn draw(draw: &mut Draw, swarm: &Swarm, process: usize, without: &Without) -> Self {
+        let runtimes = if draw.one_in(3) { 2 } else { 1 };
+        let count = draw.0.usize(1..=8);
+        let tasks = (0..swarm.tasks.unwrap_or(count))
+            .map(|task| {
+                let runtime = draw.0.u32(..runtimes);
+                let count = draw.0.usize(3..60);
+                let calls = (0..count).map(|_| CallPlan::draw(draw, swarm)).collect::<Vec<_>>();
+                (task, TaskPlan { runtime, calls })
+            })
+            .collect::<Vec<_>>();
+        let is_left = |part: String| !without.has(&part);
+        let tasks = tasks
+            .into_iter()
+            .map(|(task, mut plan)| {
+                let mut number = 0;
+                plan.calls.retain(|_| {
+                    number += 1;
+                    is_left(format!("c{process}.{task}.{}", number - 1))
+                });
+                if !is_left(format!("t{process}.{task}")) || !is_left(format!("p{process}")) {
+                    plan.calls.clear();
+                }
+                plan
+            })
+            .collect();
+        Self {
+            drift: if draw.one_in(3) {
+                0.0
+            } else {
+                (draw.0.f64() - 0.5) * 600.0
+            },
+            runtimes,
+            handover: draw.of(&[
+                (128, Duration::from_millis(50)),
+                (128, Duration::from_millis(50)),
+                (0, Duration::ZERO),
+                (3, Duration::from_millis(5)),
+                (100_000, Duration::from_secs(5)),
+            ]),
+            response_timeout: draw.of(&[500, 2_000, 2_000].map(Duration::from_millis)),
+            tasks,
+        }
+    }
+}
+
+impl CallPlan {
+    fn draw(draw: &mut Draw, swarm: &Swarm) -> Self {
+        let key = draw.of(&swarm.keys);
+        let mut keys = vec![key];
+        let mode = match key {
+            2..=4 if swarm.mixed && draw.one_in(6) => {
+                draw.of(&[LockMode::Write, LockMode::Read, LockMode::Semaphore(2)])
+            }
+            2 => draw.of(&[LockMode::Read, LockMode::Read, LockMode::Write]),
+            3 => LockMode::Semaphore(3),
+            4 => LockMode::owner(draw.of(&["red", "blue"])),
+            _ => LockMode::Exclusive,
+        };
+        if swarm.many && mode == LockMode::Exclusive && draw.one_in(4) {
+            keys.extend([0, 1, 5].into_iter().filter(|other| *other != key));
+            keys.truncate(draw.0.usize(2..=3));
+        }
+        let is_plain = keys.len() == 1 && mode == LockMode::Exclusive;
+        let lease = draw.of(&swarm.leases);
+        let some = |draw: &mut Draw, is_on: bool, in_many: u32| is_on && draw.one_in(in_many);
+        let coalesce = is_plain && some(draw, swarm.coalesce, 3);
+        if coalesce {
+            return Self {
+                coalesce,
+                wait: draw.of(&swarm.waits),
+                freeze: Self::freeze(draw, swarm),
+                drop_after: Self::drop_after(draw, swarm),
+                ..Self::plain(draw, swarm, keys, lease)
+            };
+        }
+        Self {
+            guard: some(draw, swarm.guard, 3),
+            fair: keys.len() == 1 && some(draw, swarm.fair, 2),
+            pipelined: some(draw, swarm.pipelined, 2),
+            reentrant: is_plain && some(draw, swarm.reentrant, 4),
+            fencing: matches!(mode, LockMode::Exclusive | LockMode::Write)
+                && keys.len() == 1
+                && some(draw, swarm.fencing, 2),
+            signal: some(draw, swarm.signal, 3),
+            at_least: if some(draw, swarm.at_least, 6) {
+                draw.ms(1, 300)
+            } else {
+                Duration::ZERO
+            },
+            lock_delay: if some(draw, swarm.lock_delay, 6) {
+                draw.ms(1, 500)
+            } else {
+                Duration::ZERO
+            },
+            renew: !some(draw, swarm.no_renewal, 3),
+            max_renewals: some(draw, true, 20).then(|| draw.0.u32(0..4)),
+            wait: draw.of(&swarm.waits),
+            freeze: Self::freeze(draw, swarm),
+            drop_after: Self::drop_after(draw, swarm),
+            tasks: some(draw, swarm.tasks_of_bodies, 3),
+            mode,
+            ..Self::plain(draw, swarm, keys, lease)
+        }
+    }
+
+    fn freeze(draw: &mut Draw, swarm: &Swarm) -> Option<(u32, Duration)> {
+        (swarm.freezes && draw.one_in(8)).then(|| (draw.0.u32(1..12), draw.ms(2, 5_000)))
+    }
+
+    fn drop_after(draw: &mut Draw, swarm: &Swarm) -> Option<u32> {
+        (swarm.drops && draw.one_in(10)).then(|| draw.0.u32(1..12))
+    }
+
+    fn plain(draw: &mut Draw, swarm: &Swarm, keys: Vec<usize>, lease: Duration) -> Self {
+        Self {
+            pause: draw.ms(1, swarm.busy * 4),
+            body: BodyPlan {
+                awaits: draw.of(&[0, 1, 1, 2, 5]),
+                span: draw.span(swarm.body.0, swarm.body.1),
+                end: if swarm.odd_ends && draw.one_in(6) {
+                    draw.of(&[BodyEnd::Error, BodyEnd::Panic])
+                } else {
+                    BodyEnd::Value
+                },
+            },
+            keys,
+            lease,
+            mode: LockMode::Exclusive,
+            wait: Duration::ZERO,
+            renew: true,
+            max_renewals: None,
+            fair: false,
+            pipelined: false,
+            reentrant: false,
+            fencing: false,
+            signal: false,
+            coalesce: false,
+            guard: false,
+            tasks: false,
+            at_least: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            freeze: None,
+            drop_after: None,
+        }
+    }
+
+    /// Returns the plan of another library's client that has a lock.
+    pub fn foreign(key: usize) -> Self {
+        let mut draw = Draw(fastrand::Rng::with_seed(0));
+        let swarm = Swarm::draw(&mut draw);
+        let lease = Duration::from_millis(500);
+        Self::plain(&mut draw, &swarm, vec![key], lease)
+    }
+
+    /// Returns the names of what the call uses.
+    pub fn features(&self) -> Vec<&'static str> {
+        let mode = match self.mode {
+            LockMode::Read => "read",
+            LockMode::Write => "write",
+            LockMode::Semaphore(_) => "semaphore",
+            LockMode::Owner(_) => "owner",
+            _ if self.keys.len() > 1 => "keys",
+            _ => "exclusive",
+        };
+        let mut features = vec![mode];
+        for (is_on, name) in [
+            (self.fair, "fair"),
+            (self.pipelined, "pipelined"),
+            (self.reentrant, "reentrant"),
+            (self.fencing, "fencing"),
+            (self.signal, "signal"),
+            (self.coalesce, "coalesce"),
+            (!self.at_least.is_zero(), "at_least"),
+            (!self.lock_delay.is_zero(), "lock_delay"),
+            (!self.renew, "no_renewal"),
+            (self.guard, "guard"),
+            (self.tasks, "tasks"),
+        ] {
+            features.extend(is_on.then_some(name));
+        }
+        features
+    }
+}
+
+impl fmt::Display for CallPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} of keys {:?}, lease {:?}, wait {:?}",
+            self.mode, self.keys, self.lease, self.wait
+        )?;
+        for feature in self.features().iter().skip(1) {
+            write!(f, ", {feature}")?;
+        }
+        for (name, span) in [("at_least", self.at_least), ("lock_delay", self.lock_delay)] {
+            if !span.is_zero() {
+                write!(f, ", {name} {span:?}")?;
+            }
+        }
+        if let Some(most) = self.max_renewals {
+            write!(f, ", max_renewals {most}")?;
+        }
+        if let Some((after, span)) = self.freeze {
+            write!(f, ", not polled for {span:?} after {after} polls")?;
+        }
+        if let Some(after) = self.drop_after {
+            write!(f, ", dropped after {after} polls")?;
+        }
+        let BodyPlan { awaits, span, end } = self.body;
+        write!(f, "; {awaits} awaits in {span:?}, ends with {end:?}")
+    }
+}

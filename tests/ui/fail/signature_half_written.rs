@@ -1,0 +1,10 @@
+//! rustc reports a half-written signature, once.
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "inventory:<item_id>")]
+async fn no_type(item_id: u64, quantity) -> Result<u64, LockError> {
+    Ok(item_id)
+}
+
+fn main() {}

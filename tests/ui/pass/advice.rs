@@ -1,0 +1,32 @@
+//! The code that messages advise compiles.
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "inventory:<item_id.unwrap_or_default()>:<name.as_deref().unwrap_or_default()>")]
+async fn none(item_id: Option<u64>, name: Option<String>) -> Result<String, LockError> {
+    Ok(format!("{item_id:?} {name:?}"))
+}
+
+#[distributed_lock(key = "inventory:<ids[0]>:<pair.0>:<pair.1>")]
+async fn part(ids: Vec<u64>, pair: (u64, u64)) -> Result<u64, LockError> {
+    Ok(ids[0] + pair.0)
+}
+
+#[distributed_lock(key = "inventory:<r#type>")]
+async fn keyword(r#type: u64) -> Result<u64, LockError> {
+    Ok(r#type)
+}
+
+const PLACE: &str = env!("CARGO_PKG_NAME");
+
+#[distributed_lock(key = "inventory:<PLACE>")]
+async fn of_the_build() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {
+    drop(none(None, None));
+    drop(part(vec![], (1, 2)));
+    drop(keyword(1));
+    drop(of_the_build());
+}
