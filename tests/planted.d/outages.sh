@@ -76,7 +76,7 @@ plant endless-clean-up lock-runtime/src/hold/upkeep/releaser.rs \
 plant keys-in-one-slice lock-runtime/src/store/redis/ops/exclusive_renew.lua \
     'local SLICE = 4000' \
     'local SLICE = 20000' \
-    promises outages::ten_thousand_keys_of_one_call_are_renewed \
+    crowds keys::ten_thousand_keys_of_one_call_are_renewed \
     'a renewal of all keys'
 
 plant impatient-with-slow-lines lock-runtime/src/store/redis/connection/slot.rs \

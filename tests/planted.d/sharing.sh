@@ -39,5 +39,5 @@ plant crowd-in-one-script lock-runtime/src/store/redis/queue/queue.lua \
 plant crowd-sent-at-once lock-runtime/src/store/redis/connection/batcher.rs \
     'const ACQUIRES: usize = 256;' \
     'const ACQUIRES: usize = 1 << 20;' \
-    promises sharing::a_crowd_waits_before_it_is_sent_and_holds_up_no_release \
+    crowds asking::a_crowd_waits_before_it_is_sent_and_holds_up_no_release \
     'were sent before the release'

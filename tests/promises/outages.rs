@@ -373,19 +373,6 @@ async fn a_lease_of_half_a_second_or_more_survives_a_connection_that_falls_silen
     assert_eq!(survived, [true; 3], "the leases that were renewed, of {leases:?}");
 }
 
-#[tokio::test]
-async fn ten_thousand_keys_of_one_call_are_renewed() {
-    let server = Server::start();
-    let clock = JumpingClock::going();
-    let locks = patient(LockManager::builder(&server.url()).clock(clock.clone())).await;
-    let keys = (0..10_000).map(|number| format!("key:{number}"));
-    let request = locks.lock_all(keys).lease(Duration::from_secs(60)).wait(PATIENCE);
-    let guard = request.acquire().await.unwrap();
-    clock.jump(Duration::from_secs(41));
-    eventually("a renewal of all keys", || async { guard.handle().renewals() > 0 }).await;
-    guard.release().await.unwrap();
-}
-
 // --- Lines that are slow -----------------------------------------------------------------------------------------------
 
 #[tokio::test]

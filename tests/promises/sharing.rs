@@ -1,13 +1,10 @@
 //! The order in which many callers get a lock: clients that poll, crowds, queues with foreign
 //! members.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use lock_runtime::{Backoff, LockManager, LockRequest};
-use lock_tests::{Command, Flow, PATIENCE, Proxy, Server, eventually};
-use tokio::task::JoinSet;
+use lock_runtime::{Backoff, LockManager};
+use lock_tests::{PATIENCE, Server, eventually};
 
 /// A lease that cannot end during a test.
 const LONG: Duration = Duration::from_secs(120);
@@ -212,7 +209,15 @@ async fn the_order_is_kept_when_the_servers_clock_is_set_back() {
         for call in calls {
             holder.release().await.unwrap();
             let next = expected.remove(0);
-            assert_eq!(server.value(&stored("back")), Some(next), "somebody was passed over");
+            // After a second of hand-overs, the lock is left free for a moment for other kinds of clients.
+            let (mut holds, name) = (None, stored("back"));
+            eventually("the lock to go on", || {
+                holds = server.value(&name);
+                let goes_on = holds.is_some();
+                async move { goes_on }
+            })
+            .await;
+            assert_eq!(holds, Some(next), "somebody was passed over");
             holder = call.await.unwrap().unwrap();
             assert_eq!(waiters(&server, queue), expected);
         }
@@ -259,91 +264,6 @@ async fn the_last_of_a_process_to_leave_the_queue_takes_its_sign_of_life_along()
     }
 }
 
-/// How many want a lock at once, unless `LOCK_CROWD` says otherwise: 20,000 are for a machine that does nothing else.
-const CROWD: usize = 2_000;
-
-fn crowd() -> usize {
-    std::env::var("LOCK_CROWD").map_or(CROWD, |crowd| crowd.parse().unwrap())
-}
-
-/// How long the server has computed so far.
-fn processor_time(server: &Server) -> Duration {
-    let seconds = ["used_cpu_user", "used_cpu_sys"].map(|field| server.info(field).parse::<f64>().unwrap());
-    Duration::from_secs_f64(seconds.iter().sum())
-}
-
-/// Lets a crowd of one process wait for a writer, and then in, and tells how much that is for the server.
-async fn crowd_gets_in(ask: impl Fn(&LockManager) -> LockRequest) {
-    let server = Server::builder().arg("slowlog-log-slower-than", "10000").start();
-    let time = PATIENCE * u32::try_from(1 + crowd() / 2_000).unwrap();
-    let locks = LockManager::builder(&server.url())
-        .default_wait(time)
-        .response_timeout(PATIENCE)
-        .build()
-        .unwrap();
-    locks.check_connection().await.unwrap();
-    let writer = locks.lock("crowd").write().acquire().await.unwrap();
-    let inside = Arc::new(AtomicUsize::new(0));
-    let began = Instant::now();
-    let mut calls = JoinSet::new();
-    for _ in 0..crowd() {
-        let (request, inside) = (ask(&locks), Arc::clone(&inside));
-        calls.spawn(async move {
-            request
-                .run(async move {
-                    inside.fetch_add(1, Ordering::SeqCst);
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                })
-                .await
-        });
-    }
-    while server.ask::<usize>(&["ZCOUNT", &queues("crowd")[1], "1", "+inf"]) < crowd() {
-        assert!(began.elapsed() < time, "the crowd does not come");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let stood = began.elapsed();
-    server.cmd(&["CONFIG", "RESETSTAT"]);
-    let before = processor_time(&server);
-    writer.release().await.unwrap();
-    let mut errors = Vec::new();
-    while let Some(ended) = calls.join_next().await {
-        errors.extend(ended.unwrap().err());
-    }
-    let scripts: String = server.ask(&["INFO", "commandstats"]);
-    let scripts = scripts
-        .lines()
-        .find(|line| line.starts_with("cmdstat_evalsha"))
-        .unwrap_or_default();
-    let slow: Vec<redis::Value> = server.ask(&["SLOWLOG", "GET", "-1"]);
-    let micros = |entry: &redis::Value| match entry {
-        redis::Value::Array(parts) => match parts[..] {
-            [_, _, redis::Value::Int(micros), ..] => micros,
-            _ => 0,
-        },
-        _ => 0,
-    };
-    let slowest = slow.iter().map(micros).max();
-    println!(
-        "{} in the queue after {stood:?}, all over after {:?}, {:?} of the server's processor; {} scripts above 10 ms, the longest {slowest:?} us; {scripts}",
-        crowd(),
-        began.elapsed(),
-        processor_time(&server).saturating_sub(before),
-        slow.len()
-    );
-    assert!(errors.is_empty(), "{} errors, the first: {}", errors.len(), errors[0]);
-    assert_eq!(inside.load(Ordering::SeqCst), crowd());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_of_readers_gets_in() {
-    crowd_gets_in(|locks| locks.lock("crowd").read()).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_for_permits_gets_in() {
-    crowd_gets_in(|locks| locks.lock("crowd").semaphore(500)).await;
-}
-
 /// However many may come in, one run of a script lets in so many that the server's other clients hardly wait. The rest follow by later ones.
 #[tokio::test]
 async fn a_script_lets_in_a_bounded_part_of_a_crowd() {
@@ -356,10 +276,7 @@ async fn a_script_lets_in_a_bounded_part_of_a_crowd() {
     let stand = "for i = 1, 1000 do redis.call('ZADD', KEYS[1], i, '1500:0:abc:r:' .. string.format('%032x', i) .. ':host:1:f') end
         redis.call('ZADD', KEYS[1], ARGV[1], 'abc')";
     server.cmd(&["EVAL", stand, "1", queue, &heard]);
-    let before = processor_time(&server);
     writer.release().await.unwrap();
-    let took = processor_time(&server).saturating_sub(before);
-    println!("{took:?} of the server's processor");
     let inside: usize = server.ask(&["ZSCORE", &stored("part"), "#r"]);
     assert!((30..=200).contains(&inside), "{inside} were let in at once");
     // Another one goes on, whoever asks.
@@ -367,45 +284,4 @@ async fn a_script_lets_in_a_bounded_part_of_a_crowd() {
     assert!(seen.is_err_and(|error| error.is_busy()));
     let more: usize = server.ask(&["ZSCORE", &stored("part"), "#r"]);
     assert!(more > inside && more <= 2 * inside, "{more} after {inside}");
-}
-
-/// Thousands ask at once. They wait before they are sent: what is sent is answered in time, and a release does not wait for all of them.
-#[tokio::test]
-async fn a_crowd_waits_before_it_is_sent_and_holds_up_no_release() {
-    const CALLS: usize = 4_000;
-    let server = Server::start();
-    let proxy = Proxy::to(&server);
-    let locks = LockManager::builder(&proxy.url())
-        .default_wait(PATIENCE)
-        .response_timeout(PATIENCE)
-        .build()
-        .unwrap();
-    let holder = locks.lock("held").acquire().await.unwrap();
-    // Not the watchdog's checks.
-    let asks = |command: &Command| {
-        command.mentions("dist_lock:call:") && (command.is("SET") || command.mentions("%lock-queue"))
-    };
-    proxy.replies(Flow::Hold);
-    let mark = proxy.mark();
-    let calls: Vec<_> = (0..CALLS)
-        .map(|number| tokio::spawn(locks.lock(format!("call:{number}")).acquire()))
-        .collect();
-    eventually("the crowd", || async { proxy.count(asks) > 100 }).await;
-    let release = tokio::spawn(holder.release());
-    tokio::task::yield_now().await;
-    proxy.heal();
-    release.await.unwrap().unwrap();
-    let sent = proxy.commands();
-    let released = |command: &&Command| command.mentions("dist_lock:held") && command.mentions("%lock-queue");
-    let before = sent[mark..].iter().take_while(|command| !released(command));
-    let before = before.filter(|command| asks(command)).count();
-    assert!(before < CALLS / 2, "{before} were sent before the release");
-    for call in calls {
-        std::mem::forget(call.await.unwrap().unwrap());
-    }
-    assert_eq!(
-        proxy.count(asks),
-        CALLS,
-        "some were asked again, as if they had not been answered"
-    );
 }

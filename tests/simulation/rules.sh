@@ -12,9 +12,11 @@ plant tokens-of-the-same-second lock-runtime/src/store/redis/ops/next_fence.lua 
     "return redis.call('GET', counter)" \
     "return string.format('%.0f', micros - micros % 1000000)"
 
-plant ok-for-a-lost-lock lock-runtime/src/hold/guard/mod.rs \
-    'Some(cause @ EndCause::Lost(_)) => Some(self.held.error(cause, true)),' \
-    'Some(cause @ EndCause::Lost(_)) if false => Some(self.held.error(cause, true)),'
+plant lost-but-not-ended lock-runtime/src/hold/upkeep/watchdog.rs \
+    'held.end_with(EndCause::Lost(reason));
+                return;' \
+    'let _ = reason;
+                return;'
 
 plant polled-after-the-deadline lock-runtime/src/hold/tenure.rs \
     '} else if now >= self.deadline() {' \
@@ -24,9 +26,9 @@ plant attempts-beyond-the-wait lock-runtime/src/acquire/attempt.rs \
     'limit.min(self.left(now))' \
     'limit'
 
-plant last-come-first-served lock-runtime/src/acquire/local_queue.rs \
-    'let mut waiting = self.waiting.iter();' \
-    'let mut waiting = self.waiting.iter().rev();'
+plant last-come-first-served lock-runtime/src/store/redis/queue/queue.lua \
+    "redis.pcall('ZRANGEBYSCORE', queue, 1, '+inf', 'LIMIT', 0, 1)" \
+    "redis.pcall('ZREVRANGEBYSCORE', queue, '+inf', 1, 'LIMIT', 0, 1)"
 
 plant scripts-never-sent lock-runtime/src/store/redis/connection/eval.rs \
     'Err(error) if is_missing_script(&error) =>' \
@@ -40,6 +42,10 @@ plant waits-for-ever lock-runtime/src/acquire/attempt.rs \
     '() = self.sleep(left) => None,' \
     '() = std::future::pending() => None,'
 
-plant places-without-a-look lock-runtime/src/store/redis/queue/look.rs \
-    'let mut pause = next_look(remaining);' \
-    'let mut pause = next_look(remaining) * 1_000;'
+plant rests-for-its-whole-wait lock-runtime/src/acquire/attempt.rs \
+    'Some(pause.min(left))' \
+    'Some(pause.max(left))'
+
+plant tries-without-a-pause lock-runtime/src/acquire/attempt.rs \
+    'Some(pause.min(left))' \
+    'Some(pause.min(left).min(Duration::from_millis(1)))'

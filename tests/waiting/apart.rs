@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_runtime::LockManager;
-use lock_tests::{Action, Flow, Proxy, Server, eventually};
+use lock_tests::{Action, Proxy, Server, eventually};
 
 use crate::queue::{queue, stand, stored};
 
@@ -81,47 +81,6 @@ async fn a_user_without_sorted_sets_waits_and_shuts_down() {
     let took = lock_tests::Stamp::now().calm_since(began);
     assert!(took < Duration::from_secs(8), "{took:?}");
     held.release().await.unwrap();
-}
-
-/// The server is 20 ms away: all keys cannot be looked at in one period one batch after the other.
-#[tokio::test]
-async fn waiters_for_many_keys_are_all_kept_in_their_queues() {
-    const KEYS: usize = 1500;
-    let server = Server::start();
-    let proxy = Proxy::to(&server);
-    // So many at once take their time on a busy machine.
-    let locks = LockManager::builder(&proxy.url())
-        .response_timeout(lock_tests::PATIENCE)
-        .build()
-        .unwrap();
-    locks.check_connection().await.unwrap();
-    for key in 0..KEYS {
-        server.cmd(&[
-            "SET",
-            &stored(&format!("k{key}")),
-            "another kind of holder",
-            "PX",
-            "600000",
-        ]);
-    }
-    proxy.both(Flow::Delay(Duration::from_millis(10)));
-    let calls: Vec<_> = (0..KEYS)
-        .map(|key| {
-            let request = locks.lock(format!("k{key}")).wait(Duration::from_secs(120));
-            tokio::spawn(async move { request.acquire().await.map(drop) })
-        })
-        .collect();
-    let queues = || server.ask::<Vec<String>>(&["KEYS", "*%lock-queue*"]).len();
-    eventually("all to stand in their queues", || async { queues() == KEYS }).await;
-    // Longer than an unattended queue is kept.
-    tokio::time::sleep(Duration::from_secs(7)).await;
-    assert_eq!(queues(), KEYS);
-    for key in 0..KEYS {
-        server.cmd(&["DEL", &stored(&format!("k{key}"))]);
-    }
-    for call in calls {
-        call.await.unwrap().unwrap();
-    }
 }
 
 /// Who is passed over on the primary, because nobody listens there, must not hear of it on a replica, where it may still listen.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -129,6 +129,42 @@ impl Pauses {
     }
 }
 
+/// How late the current runtime polls a task that another thread has woken. The library counts a call that is polled late as one that is
+/// not polled: a test in which each call is polled is about runtimes that keep up.
+pub struct Lag(Arc<Mutex<Duration>>);
+
+impl Lag {
+    /// Watches the current runtime until it ends.
+    #[must_use]
+    pub fn watch() -> Self {
+        let (wakes, mut woken) = tokio::sync::mpsc::unbounded_channel();
+        let longest = Arc::new(Mutex::new(Duration::ZERO));
+        let seen = Arc::clone(&longest);
+        tokio::spawn(async move {
+            while let Some(at) = woken.recv().await {
+                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                *seen = seen.max(Stamp::now().since(at));
+            }
+        });
+        let wake = move || {
+            while wakes.send(Stamp::now()).is_ok() {
+                std::thread::sleep(TICK);
+            }
+        };
+        std::thread::Builder::new()
+            .name("lag".into())
+            .spawn(wake)
+            .expect("a thread");
+        Self(longest)
+    }
+
+    /// The longest time from a wake-up to the poll since the last such question.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -161,6 +197,20 @@ pub async fn ticking(last: &AtomicU64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_runtime_that_is_blocked_is_late() {
+        let lag = Lag::watch();
+        std::thread::sleep(Duration::from_millis(300));
+        let late = async || {
+            let mut longest = Duration::ZERO;
+            while longest < Duration::from_millis(200) {
+                tokio::task::yield_now().await;
+                longest = longest.max(lag.longest());
+            }
+        };
+        tokio::time::timeout(crate::PATIENCE, late()).await.unwrap();
+    }
 
     #[test]
     fn what_a_tick_is_late_by_is_a_pause_and_counts_where_it_overlaps() {

@@ -33,7 +33,7 @@ mod table;
 
 pub use alone::{Alone, assert_free};
 pub use children::Child;
-pub use clock::Stamp;
+pub use clock::{Lag, Stamp};
 pub use door::Door;
 pub use judge::{Judge, StoreJudge};
 pub use patience::{PATIENCE, eventually, eventually_some};

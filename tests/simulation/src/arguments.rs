@@ -20,7 +20,7 @@ simulate --twice A..B              each of these seeds twice; both must do the s
 
   --crowd           three processes with eight tasks each that want the same two locks
   --jobs N          at once; as many as there are processors by default
-  --append FILE     adds a line with the commit, the seeds and what came of them
+  --append FILE     adds a line with the commit, the sources, the seeds and what came of them
   --cover           fails unless every feature met every fault
   --rule R          counts violations of this rule only, such as Alone
   --stop            stops at the first violation

@@ -224,12 +224,20 @@ impl Sum {
     }
 
     fn append(&self, file: &Path, first: u64, took: Duration) -> std::io::Result<()> {
-        let commit = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output()?;
-        let commit = String::from_utf8_lossy(&commit.stdout).trim().to_owned();
+        let git = |arguments: &[&str]| -> std::io::Result<_> {
+            let output = Command::new("git").args(arguments).output()?;
+            let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            Ok((output.status.success(), text))
+        };
+        let (_, commit) = git(&["rev-parse", "--short=12", "HEAD"])?;
+        let (_, mut sources) = git(&["rev-parse", "--short=12", "HEAD:lock-runtime/src"])?;
+        if !git(&["diff", "--quiet", "HEAD", "--", "lock-runtime/src"])?.0 {
+            sources += " with changes";
+        }
         let mut file = std::fs::OpenOptions::new().append(true).create(true).open(file)?;
         writeln!(
             file,
-            "| {commit} | {first}..{} | {:.1} | {:.2} | {} | {} |",
+            "| {commit} | {sources} | {first}..{} | {:.1} | {:.2} | {} | {} |",
             first + self.seeds,
             took.as_secs_f64() / 60.0,
             self.simulated.as_secs_f64() / 3_600.0,

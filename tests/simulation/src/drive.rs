@@ -28,8 +28,9 @@ const CALLS_END: Duration = Duration::from_secs(120);
 /// What is left by calls is gone this long after the last of them.
 const QUIET: Duration = Duration::from_secs(6);
 
-/// The most commands for each call, and for each process and second.
-const MOST_COMMANDS: (u64, u64) = (8, 60);
+/// The most commands for each call, for each process and second, and for each process and second in which something is wrong: calls try
+/// again, each with a command or two for what it wants.
+const MOST_COMMANDS: (u64, u64, u64) = (8, 60, 200);
 /// The most connections for each process: at all, for each second, and for each second in which something is wrong.
 const MOST_DIALS: (u64, u64, u64) = (20, 1, 50);
 
@@ -258,13 +259,14 @@ fn connections(stage: &Stage, hosts: &[Arc<faults::Slot>]) {
         format!("{commands} commands, {dials} dials for {asked} calls of {processes} processes in {seconds} s")
     });
     let (most_commands, most_dials) = (MOST_COMMANDS, MOST_DIALS);
-    if commands > asked * most_commands.0 + seconds * processes * most_commands.1 {
+    let disturbed = stage.judge.disturbed_for().as_secs() + 1;
+    let by_time = seconds * most_commands.1 + disturbed * most_commands.2;
+    if commands > asked * most_commands.0 + processes * by_time {
         stage.judge.violates(
             Rule::NoStorm,
             format!("{commands} commands for {asked} calls in {seconds} s"),
         );
     }
-    let disturbed = stage.judge.disturbed_for().as_secs() + 1;
     if dials > processes * (most_dials.0 + seconds * most_dials.1 + disturbed * most_dials.2) {
         stage.judge.violates(
             Rule::NoStorm,

@@ -143,21 +143,18 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
             judge.strikes_only(fault.kind);
             drop(server.command(&["SCRIPT", "FLUSH"]));
         }
-        Fault::Delete => {
+        Fault::Delete | Fault::Overwrite | Fault::Flush => {
             judge.strikes_only(fault.kind);
-            judge.loses(Some(key), true);
-            drop(server.command(&["DEL", &name]));
-        }
-        Fault::Overwrite => {
-            judge.strikes_only(fault.kind);
-            judge.loses(Some(key), true);
             let lasts = fault.lasts.as_millis().to_string();
-            drop(server.command(&["SET", &name, "an operator was here", "PX", &lasts]));
-        }
-        Fault::Flush => {
-            judge.strikes_only(fault.kind);
-            judge.loses(None, true);
-            drop(server.command(&["FLUSHALL"]));
+            let (lost, words) = match fault.kind {
+                Fault::Delete => (Some(key), vec!["DEL", &name]),
+                Fault::Overwrite => (Some(key), vec!["SET", &name, "an operator was here", "PX", &lasts]),
+                _ => (None, vec!["FLUSHALL"]),
+            };
+            // A server that follows another one, say, refuses it.
+            if !matches!(server.command(&words), Reply::Error(_)) {
+                judge.loses(lost, true);
+            }
         }
         Fault::Restart | Fault::RestartEmpty | Fault::RestartRewound => {
             let trouble = judge.strikes(fault.kind, Scope::Everybody);

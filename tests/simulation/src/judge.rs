@@ -211,6 +211,10 @@ fn may_be_together(one: &CallPlan, other: &CallPlan) -> bool {
     }
 }
 
+fn shares_a_key(one: &Call, other: &Call) -> bool {
+    one.plan.keys.iter().any(|key| other.plan.keys.contains(key))
+}
+
 /// What has begun to be judged as a call.
 pub struct Asked<'a> {
     pub process: usize,
@@ -748,9 +752,11 @@ impl Inner {
                 self.taken[key] = now;
             }
         }
+        // A waiter that forged messages have told of the lock in vain believes the next one after a pause.
+        let patience = Duration::from_millis(if self.has_strangers { 300 } else { 50 });
         let (ripe, rest) = std::mem::take(&mut self.overtaken)
             .into_iter()
-            .partition(|(_, _, at)| at.elapsed() > Duration::from_millis(50));
+            .partition(|(_, _, at)| at.elapsed() > patience);
         self.overtaken = rest;
         let ripe: Vec<(u64, String, Instant)> = ripe;
         for (id, by, at) in ripe {
@@ -771,7 +777,10 @@ impl Inner {
                 && call.has_run(FREE_FOR)
                 && !call.stood_still
                 && !self.was_disturbed(call.process, since)
-                && !self.calls.values().any(|other| other.stood_still)
+                && !self
+                    .calls
+                    .values()
+                    .any(|other| other.stood_still && shares_a_key(other, call))
             {
                 found.push((call.plan.keys.clone(), call.who.clone()));
             }
@@ -896,9 +905,7 @@ impl Inner {
                     let had_time = call.plan.wait.is_zero() || call.plan.wait >= TIME_TO_ASK;
                     let is_behind_frozen = call.plan.wait < FROZEN_IN_FRONT
                         && self.calls.values().any(|other| {
-                            other.process == call.process
-                                && other.stood_still
-                                && other.plan.keys.iter().any(|key| call.plan.keys.contains(key))
+                            other.process == call.process && other.stood_still && shares_a_key(other, call)
                         });
                     (!disturbed && had_time && !call.stood_still && !lost_data && !is_behind_frozen)
                         .then(|| (Rule::HarmsNobodyElse, format!("{who} fails: {error:?}")))
