@@ -120,3 +120,9 @@ plant renewals-after-the-skew lock-runtime/src/hold/margins.rs \
     'lease.mul_f64(2.0 / 3.0)' \
     faults watchdog::a_lock_is_renewed_before_a_skew_that_takes_most_of_its_lease_ends_it \
     'lost with a skew of'
+
+plant clean-up-at-every-return lock-runtime/src/hold/upkeep/releaser.rs \
+    '() = back, if !is_answered => {}' \
+    '() = back => {}' \
+    lib hold::upkeep::releaser::tests::a_release_that_was_answered_is_not_repeated_at_each_return_of_a_connection \
+    'releases of what was not there'

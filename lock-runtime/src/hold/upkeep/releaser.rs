@@ -179,16 +179,19 @@ impl BackgroundRelease {
             // Listens before the try, so that a store that returns during the try ends the pause.
             back.as_mut().enable();
             let asked = self.manager.clock.now();
-            match self.manager.release(timer, &self.request(tries, &receipt)).await {
+            let is_answered = match self.manager.release(timer, &self.request(tries, &receipt)).await {
                 // The acquire had arrived, and it arrives only once.
                 Ok(Ownership::Owned) => return,
                 // On the acquiring connection a release cannot overtake the acquire; on another one
                 // it can.
                 Ok(_) if self.unanswered_on.is_none() || receipt.connection() == self.unanswered_on => return,
                 Ok(_) if asked >= self.arrived_by => return,
-                Ok(_) => {}
-                Err(error) => tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again"),
-            }
+                Ok(_) => true,
+                Err(error) => {
+                    tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again");
+                    false
+                }
+            };
             if self.manager.clock.now() >= self.until {
                 return;
             }
@@ -196,10 +199,67 @@ impl BackgroundRelease {
             let host = &self.manager.host;
             tokio::select! {
                 () = host.sleep(timer, pause.mul_f64(0.5 + host.fraction() / 2.0)) => {}
-                () = back => {}
+                // The return of some connection tells nothing new about a store that has answered.
+                () = back, if !is_answered => {}
             }
             let is_long_ago = self.manager.clock.now().since(began) >= SELDOM_AFTER;
             pause = (pause * 2).min(if is_long_ago { SELDOM } else { LONGEST_RETRY });
         }
+    }
+}
+
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::LockManager;
+    use crate::store::{AcquireRequest, Attempt, Fence, LockStore, RenewRequest, StoreFuture};
+
+    /// A store that answers no acquire, and has nothing to release.
+    #[derive(Debug, Default)]
+    struct Silent {
+        releases: AtomicUsize,
+    }
+
+    impl LockStore for Silent {
+        fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+            request.receipt.sent_on(1);
+            Box::pin(std::future::pending())
+        }
+
+        fn renew<'a>(&'a self, _: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
+            self.releases.fetch_add(1, Ordering::SeqCst);
+            request.receipt.sent_on(2);
+            Box::pin(std::future::ready(Ok(Ownership::Gone)))
+        }
+
+        fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_release_that_was_answered_is_not_repeated_at_each_return_of_a_connection() {
+        let store = Arc::new(Silent::default());
+        let shared: Arc<dyn LockStore> = store.clone();
+        let locks = LockManager::builder("silent").with_store(shared).build().unwrap();
+        let unanswered = tokio::time::timeout(Duration::from_millis(10), locks.lock("k").acquire()).await;
+        drop(unanswered.unwrap_err());
+        let releases = || store.releases.load(Ordering::SeqCst);
+        while releases() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        for _ in 0..100 {
+            locks.shared().back.notify_waiters();
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        let releases = releases();
+        assert!(releases <= 20, "{releases} releases of what was not there");
     }
 }
