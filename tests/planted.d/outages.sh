@@ -126,3 +126,9 @@ plant clean-up-at-every-return lock-runtime/src/hold/upkeep/releaser.rs \
     '() = back => {}' \
     lib hold::upkeep::releaser::tests::a_release_that_was_answered_is_not_repeated_at_each_return_of_a_connection \
     'releases of what was not there'
+
+plant pauses-by-an-old-answer lock-runtime/src/acquire/attempt.rs \
+    'seen.news.remaining.filter(|_| seen.news.error.is_none())' \
+    'seen.news.remaining' \
+    lib acquire::tests::a_store_that_fails_is_not_asked_as_if_the_lock_were_about_to_be_free \
+    'attempts in a second'

@@ -450,7 +450,8 @@ impl Acquisition {
             return None;
         }
         let mut pause = self.manager.backoff.pause(&self.manager.host, seen.attempts);
-        if let Some(remaining) = seen.news.remaining {
+        // A store that fails has not said how much is left by now.
+        if let Some(remaining) = seen.news.remaining.filter(|_| seen.news.error.is_none()) {
             // The best moment is just after the holder's lease ends; later ones are never better.
             pause = pause.min(remaining.saturating_add(Duration::from_millis(1)));
         }

@@ -376,10 +376,12 @@ impl Acquisition {
 #[cfg(test)]
 mod tests {
     use std::future::ready;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use crate::store::{
-        AcquireRequest, Attempt, Fence, FencingToken, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
+        AcquireRequest, Attempt, Fence, FencingToken, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreError,
+        StoreFuture,
     };
     use crate::{ConfigError, LockManager};
 
@@ -430,6 +432,54 @@ mod tests {
             let usual = locks.shared().usual_round_trip();
             assert!(usual >= ROUND_TRIP, "{usual:?} for {keys:?}");
         }
+        Ok(())
+    }
+
+    /// A store that has a lock for another millisecond, and then fails.
+    #[derive(Debug, Default)]
+    struct Failing {
+        attempts: AtomicUsize,
+    }
+
+    impl LockStore for Failing {
+        fn acquire<'a>(&'a self, _: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+            let is_first = self.attempts.fetch_add(1, Ordering::SeqCst) == 0;
+            Box::pin(ready(if is_first {
+                Ok(Attempt::Busy {
+                    holder: None,
+                    remaining: Some(Duration::from_millis(1)),
+                })
+            } else {
+                Err(StoreError::transient("loading"))
+            }))
+        }
+
+        fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
+            Box::pin(ready(Ok(vec![Ownership::Owned; requests.len()])))
+        }
+
+        fn release<'a>(&'a self, _: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
+            Box::pin(ready(Ok(Ownership::Gone)))
+        }
+
+        fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
+            Box::pin(ready(Ok(Fence::Token(FencingToken::new(1)))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_fails_is_not_asked_as_if_the_lock_were_about_to_be_free() -> Result<(), ConfigError> {
+        let store = std::sync::Arc::new(Failing::default());
+        let locks = LockManager::builder("failing").with_store(store.clone()).build()?;
+        let failed = locks.lock("k").wait(Duration::from_secs(1)).acquire().await;
+        assert!(
+            matches!(failed, Err(crate::LockError::Store { .. })),
+            "{:?}",
+            failed.err()
+        );
+        // The pauses are 125 ms on average.
+        let attempts = store.attempts.load(Ordering::SeqCst);
+        assert!((2..=60).contains(&attempts), "{attempts} attempts in a second");
         Ok(())
     }
 }

@@ -808,7 +808,7 @@ impl Inner {
                 known = known.max(until + FOUND_WITHIN);
             }
         }
-        (left > known && !call.stood_still && !call.plan.signal).then(|| {
+        (left > known && !call.stood_still).then(|| {
             let what = left.duration_since(lost);
             format!("{} succeeds though its lock was lost {what:?} before its end", call.who)
         })
