@@ -52,7 +52,7 @@ plant patient-with-silence lock-runtime/src/hold/upkeep/watchdog.rs \
     'the leases that were renewed'
 
 plant sleepy-releases lock-runtime/src/hold/upkeep/releaser.rs \
-    '                () = back => {}
+    '                () = back, if !is_answered => {}
             }
             let is_long_ago = self.manager.clock.now().since(began) >= SELDOM_AFTER;
             pause = (pause * 2).min(if is_long_ago { SELDOM } else { LONGEST_RETRY });' \

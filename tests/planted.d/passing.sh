@@ -52,7 +52,7 @@ plant asleep-at-the-fence lock-runtime/src/acquire/local_queue.rs \
     'if is_offered {' \
     'if false {' \
     promises passing::a_passed_lock_stays_with_a_call_whose_token_is_slow_to_come \
-    'it was taken back from a call that is polled'
+    'it was taken back from a call that was polled'
 
 plant turn-for-a-call-that-left lock-runtime/src/acquire/local_queue.rs \
     'if matches!(*mine, Turn::Over) {' \
