@@ -9,8 +9,8 @@ plant grant-not-taken-back lock-runtime/src/acquire/callers.rs \
 plant claimed-after-it-was-taken-back lock-runtime/src/acquire/callers.rs \
     'self.at_stake().take().is_some_and(|stake| stake.taken_back.is_none())' \
     'self.at_stake().take().is_some()' \
-    promises freezing::a_call_that_is_polled_as_its_lock_is_taken_back_has_it_or_asks_anew \
-    'Lost'
+    lib acquire::callers::tests::a_call_has_twice_the_time_after_each_grant_it_has_lost \
+    'the call has what it has lost'
 
 plant taken-by-script-and-kept lock-runtime/src/store/redis/queue/mod.rs \
     'request.receipt.taking(true);' \

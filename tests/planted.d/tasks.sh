@@ -10,8 +10,8 @@ plant tasks-without-share lock-runtime/src/hold/guard/branch.rs \
     '        let guard = Guard::nested(Arc::clone(held), held.options.on_lost)?;' \
     '        let guard = Guard::nested(Arc::clone(held), held.options.on_lost)?;
         held.drop_guard();' \
-    promises tasks::a_call_that_is_dropped_or_panics_releases_after_its_tasks \
-    'the task'"'"'s lock was gone before the task'
+    lib hold::guard::branch::tests::a_lock_is_released_after_the_share_of_its_task \
+    'the lock is released before its task is over'
 
 plant tasks-forgotten lock-runtime/src/hold/guard/mod.rs \
     '            self.held.stop_tasks();' \

@@ -228,4 +228,21 @@ mod tests {
         );
         Ok(())
     }
+
+    #[tokio::test]
+    async fn a_lock_is_released_after_the_share_of_its_task() -> Result<(), Box<dyn std::error::Error>> {
+        let locks = LockManager::builder("memory://").build()?;
+        let guard = locks.lock("k").acquire().await?;
+        let share = Share::of(guard.guard.held(), &Arc::default()).ok_or("no share")?;
+        drop(guard);
+        assert!(
+            locks.inspect("k").await?.is_some(),
+            "the lock is released before its task is over"
+        );
+        drop(share);
+        while locks.inspect("k").await?.is_some() {
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
 }
