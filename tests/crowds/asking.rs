@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use lock_tests::{Command, Flow, Lag, PATIENCE, Proxy, Server, eventually};
+use lock_runtime::LockManager;
+use lock_tests::{Command, Flow, Lag, PATIENCE, Proxy, Server, eventually, patient};
 
-use crate::{ALONE, patient};
+use crate::ALONE;
 
 /// Thousands ask at once. They wait before they are sent: what is sent is answered in time, and a release does not wait for all of them.
 #[tokio::test]
@@ -13,7 +14,7 @@ async fn a_crowd_waits_before_it_is_sent_and_holds_up_no_release() {
     let _alone = ALONE.lock().await;
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = patient(&proxy.url()).await;
+    let locks = patient(LockManager::builder(&proxy.url())).await;
     let holder = locks.lock("held").acquire().await.unwrap();
     // Not the watchdog's checks.
     let asks = |command: &Command| {

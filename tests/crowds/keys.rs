@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use lock_tests::{Flow, PATIENCE, Proxy, Server, eventually};
+use lock_runtime::LockManager;
+use lock_tests::{Flow, PATIENCE, Proxy, Server, eventually, patient};
 
-use crate::{ALONE, patient};
+use crate::ALONE;
 
 #[tokio::test]
 async fn ten_thousand_keys_of_one_call_are_renewed() {
     let _alone = ALONE.lock().await;
     let server = Server::start();
-    let locks = patient(&server.url()).await;
+    let locks = patient(LockManager::builder(&server.url())).await;
     let keys = (0..10_000).map(|number| format!("key:{number}"));
     let request = locks.lock_all(keys).lease(Duration::from_secs(6)).wait(PATIENCE);
     let guard = request.acquire().await.unwrap();
@@ -25,7 +26,7 @@ async fn waiters_for_many_keys_are_all_kept_in_their_queues() {
     let _alone = ALONE.lock().await;
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = patient(&proxy.url()).await;
+    let locks = patient(LockManager::builder(&proxy.url())).await;
     for key in 0..KEYS {
         server.cmd(&[
             "SET",

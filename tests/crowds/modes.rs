@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockManager, LockRequest};
-use lock_tests::{PATIENCE, Server};
+use lock_tests::{PATIENCE, Server, patient};
 use tokio::task::JoinSet;
 
-use crate::{ALONE, patient};
+use crate::ALONE;
 
 /// How many want a lock at once, unless `LOCK_CROWD` says otherwise: 20,000 are for a machine that does nothing else.
 const CROWD: usize = 2_000;
@@ -30,7 +30,7 @@ fn processor_time(server: &Server) -> Duration {
 async fn crowd_gets_in(ask: impl Fn(&LockManager) -> LockRequest) {
     let server = Server::builder().arg("slowlog-log-slower-than", "10000").start();
     let time = PATIENCE * u32::try_from(1 + crowd() / 2_000).unwrap();
-    let locks = patient(&server.url()).await;
+    let locks = patient(LockManager::builder(&server.url())).await;
     let writer = locks.lock("crowd").write().acquire().await.unwrap();
     let inside = Arc::new(AtomicUsize::new(0));
     let began = Instant::now();

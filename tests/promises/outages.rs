@@ -5,24 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lock_runtime::testing::TestLocks;
-use lock_runtime::{
-    Backoff, BootClock, Clock, LockError, LockGuard, LockManager, LockManagerBuilder, LostReason, Moment,
-};
+use lock_runtime::{Backoff, BootClock, Clock, LockError, LockGuard, LockManager, LostReason, Moment};
 use lock_tests::clock::ticking;
 use lock_tests::proxy::Close;
-use lock_tests::{Action, Command, Flow, PATIENCE, Proxy, Server, Stamp, eventually, lock_child};
+use lock_tests::{Action, Command, Flow, PATIENCE, Proxy, Server, Stamp, eventually, lock_child, patient};
 use tokio::task::JoinSet;
-
-/// A connected manager whose time-outs no busy machine meets.
-async fn patient(builder: LockManagerBuilder) -> LockManager {
-    let locks = builder
-        .connect_timeout(PATIENCE)
-        .response_timeout(PATIENCE)
-        .build()
-        .unwrap();
-    locks.check_connection().await.unwrap();
-    locks
-}
 
 async fn connected(url: &str) -> LockManager {
     let locks = LockManager::builder(url).build().unwrap();

@@ -16,16 +16,8 @@ const REST: &str = "0123456789abcdef0123456789abcdef:host:1:forged";
 /// A manager whose calls wait for as long as the test does, and get a lock by the store's queue only.
 async fn patient(url: &str) -> LockManager {
     let never = Duration::from_secs(1000);
-    let locks = LockManager::builder(url)
-        .backoff(Backoff::new(never, never))
-        .default_lease(LONG)
-        .default_wait(PATIENCE)
-        .connect_timeout(PATIENCE)
-        .response_timeout(PATIENCE)
-        .build()
-        .unwrap();
-    locks.check_connection().await.unwrap();
-    locks
+    let builder = LockManager::builder(url).backoff(Backoff::new(never, never));
+    lock_tests::patient(builder.default_lease(LONG).default_wait(PATIENCE)).await
 }
 
 fn stored(key: &str) -> String {

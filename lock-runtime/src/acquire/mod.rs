@@ -376,6 +376,7 @@ impl Acquisition {
 #[cfg(test)]
 mod tests {
     use std::future::ready;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
@@ -395,18 +396,25 @@ mod tests {
         Ok(())
     }
 
-    const ROUND_TRIP: Duration = Duration::from_millis(20);
-
-    /// A store that grants every lock, after a round trip.
+    /// A store that answers the attempts, which it counts from 0, as a test says.
     #[derive(Debug)]
-    struct Distant;
+    struct Scripted {
+        attempts: AtomicUsize,
+        answer: fn(usize) -> StoreFuture<'static, Attempt>,
+    }
 
-    impl LockStore for Distant {
-        fn acquire<'a>(&'a self, _: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
-            Box::pin(async {
-                tokio::time::sleep(ROUND_TRIP).await;
-                Ok(Attempt::Granted { fence: None })
+    impl Scripted {
+        fn new(answer: fn(usize) -> StoreFuture<'static, Attempt>) -> Arc<Self> {
+            Arc::new(Self {
+                attempts: AtomicUsize::new(0),
+                answer,
             })
+        }
+    }
+
+    impl LockStore for Scripted {
+        fn acquire<'a>(&'a self, _: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+            (self.answer)(self.attempts.fetch_add(1, Ordering::SeqCst))
         }
 
         fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
@@ -422,12 +430,18 @@ mod tests {
         }
     }
 
+    const ROUND_TRIP: Duration = Duration::from_millis(20);
+
     #[tokio::test]
     async fn the_usual_round_trip_lasts_from_the_request_to_its_answer() -> Result<(), Box<dyn std::error::Error>> {
         for keys in [&["a"][..], &["a", "b"]] {
-            let locks = LockManager::builder("distant")
-                .with_store(std::sync::Arc::new(Distant))
-                .build()?;
+            let store = Scripted::new(|_| {
+                Box::pin(async {
+                    tokio::time::sleep(ROUND_TRIP).await;
+                    Ok(Attempt::Granted { fence: None })
+                })
+            });
+            let locks = LockManager::builder("distant").with_store(store).build()?;
             locks.lock_all(keys.iter().copied()).acquire().await?.release().await?;
             let usual = locks.shared().usual_round_trip();
             assert!(usual >= ROUND_TRIP, "{usual:?} for {keys:?}");
@@ -435,16 +449,10 @@ mod tests {
         Ok(())
     }
 
-    /// A store that has a lock for another millisecond, and then fails.
-    #[derive(Debug, Default)]
-    struct Failing {
-        attempts: AtomicUsize,
-    }
-
-    impl LockStore for Failing {
-        fn acquire<'a>(&'a self, _: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
-            let is_first = self.attempts.fetch_add(1, Ordering::SeqCst) == 0;
-            Box::pin(ready(if is_first {
+    #[tokio::test]
+    async fn a_store_that_fails_is_not_asked_as_if_the_lock_were_about_to_be_free() -> Result<(), ConfigError> {
+        let store = Scripted::new(|attempt| {
+            Box::pin(ready(if attempt == 0 {
                 Ok(Attempt::Busy {
                     holder: None,
                     remaining: Some(Duration::from_millis(1)),
@@ -452,24 +460,7 @@ mod tests {
             } else {
                 Err(StoreError::transient("loading"))
             }))
-        }
-
-        fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
-            Box::pin(ready(Ok(vec![Ownership::Owned; requests.len()])))
-        }
-
-        fn release<'a>(&'a self, _: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
-            Box::pin(ready(Ok(Ownership::Gone)))
-        }
-
-        fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
-            Box::pin(ready(Ok(Fence::Token(FencingToken::new(1)))))
-        }
-    }
-
-    #[tokio::test]
-    async fn a_store_that_fails_is_not_asked_as_if_the_lock_were_about_to_be_free() -> Result<(), ConfigError> {
-        let store = std::sync::Arc::new(Failing::default());
+        });
         let locks = LockManager::builder("failing").with_store(store.clone()).build()?;
         let failed = locks.lock("k").wait(Duration::from_secs(1)).acquire().await;
         assert!(

@@ -36,7 +36,7 @@ pub use children::Child;
 pub use clock::{Lag, Stamp};
 pub use door::Door;
 pub use judge::{Judge, StoreJudge};
-pub use patience::{PATIENCE, eventually, eventually_some};
+pub use patience::{PATIENCE, eventually, eventually_some, patient};
 pub use proxy::{Action, Command, Flow, Proxy};
 pub use report::chain;
 pub use server::Server;

@@ -4,10 +4,23 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use lock_runtime::{LockManager, LockManagerBuilder};
+
 /// How long every wait of the harness lasts before it gives up: far longer than a healthy run needs on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 const GLANCE: Duration = Duration::from_millis(5);
+
+/// Connects a manager whose time-outs no busy machine meets.
+pub async fn patient(builder: LockManagerBuilder) -> LockManager {
+    let locks = builder
+        .connect_timeout(PATIENCE)
+        .response_timeout(PATIENCE)
+        .build()
+        .expect("a manager");
+    locks.check_connection().await.expect("a connection");
+    locks
+}
 
 /// Returns once `condition` is true, looking every few milliseconds; panics after [`PATIENCE`], naming `what`.
 ///
