@@ -7,9 +7,21 @@ plant slow-to-reconnect lock-runtime/src/store/redis/connection/slot.rs \
     'the old body ran on for'
 
 plant silence-is-fine lock-runtime/src/hold/upkeep/watchdog.rs \
-    'schedule.ask_unasked(now);' \
-    'schedule.asked.clear();' \
+    'schedule.ask_about_the_oldest(now);' \
+    '' \
     promises outages::an_old_body_ends_within_a_second_of_an_outage_that_closed_no_connection \
+    'the old body ran on for'
+
+plant one-loss-is-one-loss lock-runtime/src/hold/upkeep/watchdog.rs \
+    'checked.doubt();' \
+    '' \
+    promises outages::a_loss_of_all_data_that_nothing_reports_ends_every_body_within_a_second \
+    'the old body ran on for'
+
+plant asks-about-the-youngest lock-runtime/src/hold/upkeep/checked.rs \
+    'self.locks.first_key_value()?' \
+    'self.locks.last_key_value()?' \
+    promises outages::a_loss_of_all_data_that_nothing_reports_ends_every_body_within_a_second \
     'the old body ran on for'
 
 plant return-unheard lock-runtime/src/store/redis/connection/slot.rs \

@@ -23,6 +23,7 @@ struct Bodies(JoinSet<(Duration, Stamp, Result<(), LockError>)>);
 impl Bodies {
     /// Begins one body for each lease, and returns when the server watches the keys of all.
     async fn begin(locks: &LockManager, server: &Server, leases: &[Duration]) -> Self {
+        let watched = server.info("tracking_total_keys").parse::<usize>().unwrap();
         let mut bodies = JoinSet::new();
         for (number, lease) in leases.iter().copied().enumerate() {
             let last = Arc::new(AtomicU64::new(0));
@@ -33,8 +34,7 @@ impl Bodies {
             });
         }
         eventually("the server to watch every key", || async {
-            // And the key that the check of the connection has asked for.
-            server.info("tracking_total_keys") == (leases.len() + 1).to_string()
+            server.info("tracking_total_keys") == (watched + leases.len()).to_string()
         })
         .await;
         Self(bodies)
@@ -112,8 +112,16 @@ async fn every_lock_is_checked_when_any_connection_is_back() {
     let locks = connected(&proxy.url()).await;
     // No report of the server arrives, and the background connection stays as it is.
     proxy.pushes(false);
+    // The oldest lock, about which the server is asked regularly, stays.
+    let oldest = locks.lock("oldest").lease(PATIENCE).acquire().await.unwrap();
+    eventually("the server to watch the oldest lock", || async {
+        server.info("tracking_total_keys") == "2"
+    })
+    .await;
     let bodies = Bodies::begin(&locks, &server, &LEASES).await;
-    server.cmd(&["FLUSHALL"]);
+    for number in 0..LEASES.len() {
+        server.cmd(&["DEL", &format!("dist_lock:outage:{number}")]);
+    }
     let acquire = proxy.on_next(
         |command| command.mentions("dist_lock:another"),
         Action::CloseBefore(Close::Reset),
@@ -125,6 +133,25 @@ async fn every_lock_is_checked_when_any_connection_is_back() {
         .await
         .expect("cancelled long before the end of a lease");
     another.release().await.unwrap();
+    oldest.release().await.unwrap();
+}
+
+/// As when another server without the data takes over behind a proxy.
+#[tokio::test]
+async fn a_loss_of_all_data_that_nothing_reports_ends_every_body_within_a_second() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    proxy.pushes(false);
+    let bodies = Bodies::begin(&locks, &server, &LEASES).await;
+    server.cmd(&["FLUSHALL"]);
+    let back = Stamp::now();
+    // A question about this one would reveal nothing.
+    let young = locks.lock("young").lease(PATIENCE).acquire().await.unwrap();
+    tokio::time::timeout(PATIENCE, bodies.assert_ended_soon_after(back))
+        .await
+        .expect("cancelled long before the end of a lease");
+    young.release().await.unwrap();
 }
 
 /// How many locks are lost at once.

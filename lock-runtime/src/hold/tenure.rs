@@ -379,6 +379,11 @@ impl Servers {
     pub(super) fn include(&self, store: u64, lane: Lane) -> bool {
         self.store == store && self.lanes().any(|its| its == lane)
     }
+
+    /// Returns `true` if both include one server.
+    pub(super) fn meet(&self, other: &Self) -> bool {
+        other.lanes().any(|lane| self.include(other.store, lane))
+    }
 }
 
 /// Gives a call access to the grant that it holds.

@@ -1,5 +1,6 @@
 //! Looks after held locks in the background: renewals, checks and releases.
 
+mod checked;
 mod pace;
 mod pipelined;
 mod releaser;

@@ -15,6 +15,7 @@ use crate::hold::backend::Backend;
 use crate::hold::plan::{Plan, Retry};
 use crate::hold::tenure::Keeper;
 use crate::hold::tenure::{Servers, Tenure};
+use crate::hold::upkeep::checked::CheckedLocks;
 use crate::hold::upkeep::pipelined::{self, Pipelined};
 use crate::hold::upkeep::releaser;
 use crate::host::{Clock, Host, Moment, Timer, TokioClock};
@@ -52,9 +53,6 @@ const LONGEST_CHECK_RETRY: Duration = Duration::from_millis(250);
 /// The time without an answer after which the watchdog tells the store that a renewal is late. A
 /// quarter of the time left in the most urgent lease applies instead if that is shorter.
 const LATE: Duration = Duration::from_millis(200);
-/// The longest time between two questions to a server that has locks of this process. Only a
-/// question reveals a connection that has fallen silent.
-const ASK_EVERY: Duration = Duration::from_millis(400);
 /// The time after which a renewal without an answer counts as failed. Half of the remaining time
 /// applies instead if that is shorter.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(2);
@@ -71,8 +69,8 @@ struct Schedule {
     index: HashMap<(u64, Arc<str>), Vec<Arc<Tenure>>>,
     /// The locks that are due, by server.
     due: BTreeMap<Servers, Queue>,
-    /// The servers that the watchdog has to ask regularly, with the time of the last question.
-    asked: BTreeMap<Servers, Moment>,
+    /// The locks that the watchdog has checked before, by server.
+    checked: BTreeMap<Servers, CheckedLocks>,
     /// The sweeps, in the order in which they are due.
     sweeps: VecDeque<Sweep>,
     /// The time at which the scheduler wakes by itself; `None` if it waits to be notified.
@@ -86,7 +84,8 @@ impl Schedule {
     fn next(&self) -> Option<Moment> {
         let lock = self.queue.first_key_value().map(|(&(due, _), _)| due);
         let sweep = self.sweeps.front().map(|sweep| sweep.due);
-        lock.into_iter().chain(sweep).min()
+        let checked = self.checked.values().map(CheckedLocks::next);
+        lock.into_iter().chain(sweep).chain(checked).min()
     }
 }
 
@@ -243,6 +242,17 @@ impl Watchdog {
         self.rearm(&mut schedule);
     }
 
+    /// Checks the other locks of a server that has lost one.
+    fn doubt(&self, server: &Servers) {
+        let mut schedule = self.schedule();
+        for (other, checked) in &mut schedule.checked {
+            if other.meet(server) {
+                checked.doubt();
+            }
+        }
+        self.rearm(&mut schedule);
+    }
+
     /// Ends every lock of one manager for `cause`, and stops renewing them. Returns their
     /// latest deadline.
     pub(super) fn end_all(&self, manager: &Backend, cause: EndCause) -> Option<Moment> {
@@ -256,6 +266,9 @@ impl Watchdog {
             }
             !theirs
         });
+        for held in &ended {
+            schedule.ends(held);
+        }
         drop(schedule);
         for held in &ended {
             held.end_with(cause);
@@ -325,6 +338,7 @@ impl Watchdog {
         let now = self.clock.now();
         let mut ended = Vec::new();
         let mut schedule = self.schedule();
+        schedule.check_the_doubted(now);
         while let Some(entry) = schedule.queue.first_entry()
             && entry.key().0 <= now
         {
@@ -333,6 +347,7 @@ impl Watchdog {
             plan.due = None;
             if now >= held.ends_at() {
                 drop(plan);
+                schedule.ends(&held);
                 ended.push((held, None));
                 continue;
             }
@@ -340,6 +355,7 @@ impl Watchdog {
             let check = !plan.in_flight && plan.check_due() <= now;
             if renew && held.is_renewed_enough() {
                 drop(plan);
+                schedule.ends(&held);
                 ended.push((held, Some(EndCause::Hung)));
                 continue;
             }
@@ -358,10 +374,8 @@ impl Watchdog {
             drop(plan);
             schedule.queue.insert((next, held.id), held);
         }
-        schedule.ask_unasked(now);
+        schedule.ask_about_the_oldest(now);
         let next = schedule.next();
-        let unasked = schedule.asked.values().map(|asked| asked.after(ASK_EVERY));
-        let next = next.map(|next| unasked.fold(next, Moment::min));
         schedule.armed = next;
         if next.is_none() && !self.lasting {
             schedule.running = false;
@@ -477,6 +491,7 @@ impl Keeper for Watchdog {
         if let Some(due) = plan.due.take() {
             schedule.queue.remove(&(due, held.id));
         }
+        schedule.ends(held);
         if let Some(place) = plan.waiting.take()
             && let Some(queue) = schedule.due.get_mut(&held.servers)
         {
@@ -517,9 +532,9 @@ impl Schedule {
         plan.checked_at = Some(now);
         plan.waiting = Some(held.deadline());
         if held.manager.reports_losses && !held.manager.store.release_is_immediate() {
-            match self.asked.get_mut(&held.servers) {
-                Some(asked) => *asked = now,
-                None => drop(self.asked.insert(held.servers.clone(), now)),
+            match self.checked.get_mut(&held.servers) {
+                Some(checked) => checked.insert(held),
+                None => drop(self.checked.insert(held.servers.clone(), CheckedLocks::new(held, now))),
             }
         }
         let queue = match self.due.get_mut(&held.servers) {
@@ -529,36 +544,39 @@ impl Schedule {
         queue.waiting.insert((held.deadline(), held.id), Arc::clone(held));
     }
 
-    /// Schedules a check of one lock for each server that has not been asked for a while.
-    fn ask_unasked(&mut self, now: Moment) {
-        let mut unasked: Vec<Servers> = Vec::new();
-        self.asked.retain(|server, asked| {
-            let is_unasked = asked.after(ASK_EVERY) <= now;
-            if is_unasked {
-                unasked.push(server.clone());
-            }
-            !is_unasked
-        });
-        let mut chosen = Vec::new();
-        for held in self.queue.values() {
-            if unasked.is_empty() {
-                break;
-            }
-            let Some(at) = unasked.iter().position(|unasked| *unasked == held.servers) else {
-                continue;
-            };
-            let plan = held.plan();
-            if plan.in_flight {
-                // A question about this lock is in flight or in the queue.
-                self.asked.insert(unasked.swap_remove(at), now);
-            } else if plan.indexed {
-                unasked.swap_remove(at);
-                chosen.push(Arc::clone(held));
-            }
+    /// Forgets a lock that has ended, as far as other locks are checked on its account.
+    fn ends(&mut self, held: &Tenure) {
+        if let Some(checked) = self.checked.get_mut(&held.servers)
+            && checked.remove(held)
+        {
+            self.checked.remove(&held.servers);
         }
+    }
+
+    /// Schedules a check of the oldest lock of each server that has not been asked about it for a
+    /// while.
+    fn ask_about_the_oldest(&mut self, now: Moment) {
+        let chosen: Vec<_> = self
+            .checked
+            .values_mut()
+            .filter_map(|checked| checked.ask(now))
+            .collect();
         for held in chosen {
             let mut plan = held.plan();
             self.line_up(&mut plan, &held, now);
+            Watchdog::reschedule(self, &mut plan, &held);
+        }
+    }
+
+    /// Schedules a check of all locks of each server that has lost one.
+    fn check_the_doubted(&mut self, now: Moment) {
+        let mut doubted = Vec::new();
+        for checked in self.checked.values_mut() {
+            doubted.extend(checked.take_doubted(now));
+        }
+        for held in doubted {
+            let mut plan = held.plan();
+            plan.check_at = Some(plan.check_at.map_or(now, |at| at.min(now)));
             Watchdog::reschedule(self, &mut plan, &held);
         }
     }
@@ -637,6 +655,9 @@ impl Batch {
         let due = std::mem::take(&mut self.due);
         match answer {
             Some(Ok(verdicts)) if verdicts.len() == requests.len() => {
+                if verdicts.iter().any(|verdict| *verdict != Ownership::Owned) {
+                    self.watchdog.doubt(&self.server);
+                }
                 let mut verdicts = verdicts.into_iter();
                 for due in due {
                     let keys = due.held.keys().iter().count();
@@ -675,6 +696,7 @@ impl Batch {
             if let Some(place) = plan.due.take() {
                 schedule.queue.remove(&(place, held.id));
             }
+            schedule.ends(held);
             return;
         }
         match verdict {
@@ -693,6 +715,7 @@ impl Batch {
                     schedule.queue.remove(&(place, held.id));
                 }
                 drop(plan);
+                schedule.ends(held);
                 drop(schedule);
                 let reason = if lost == Ownership::Gone {
                     LostReason::Deleted
