@@ -6,9 +6,9 @@ plant slow-to-reconnect lock-runtime/src/store/redis/connection/slot.rs \
     promises outages::an_old_body_ends_within_a_second_of_the_return_of_a_server_without_its_data \
     'the old body ran on for'
 
-plant silence-is-fine lock-runtime/src/hold/upkeep/watchdog.rs \
-    'schedule.ask_about_the_oldest(now);' \
-    '' \
+plant silence-is-fine lock-runtime/src/hold/upkeep/checked.rs \
+    'const ASK_EVERY: Duration = Duration::from_millis(400);' \
+    'const ASK_EVERY: Duration = Duration::from_secs(400);' \
     promises outages::an_old_body_ends_within_a_second_of_an_outage_that_closed_no_connection \
     'the old body ran on for'
 

@@ -18,14 +18,6 @@ plant lost-but-not-ended lock-runtime/src/hold/upkeep/watchdog.rs \
     'let _ = reason;
                 return;'
 
-plant taken-but-not-ended lock-runtime/src/hold/upkeep/watchdog.rs \
-    'held.end_with(EndCause::Lost(reason));
-                return;' \
-    'if reason == LostReason::Deleted {
-                    held.end_with(EndCause::Lost(reason));
-                }
-                return;'
-
 plant polled-after-the-deadline lock-runtime/src/hold/tenure.rs \
     '} else if now >= self.deadline() {' \
     '} else if now >= self.deadline().after(Duration::from_secs(3)) {'

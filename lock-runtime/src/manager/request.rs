@@ -75,7 +75,8 @@ impl LockRequest {
 
     /// Sets the longest time that the whole acquisition may take. Defaults to the manager's
     /// [`default_wait`](crate::LockManagerBuilder::default_wait), 10 s. With zero, the call tries
-    /// once.
+    /// once, for at most two [response time-outs](crate::LockManagerBuilder::response_timeout): one
+    /// for a connection, one for the answer.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.0.options.wait = wait;
         self

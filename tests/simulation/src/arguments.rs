@@ -19,6 +19,7 @@ simulate --kept FILE               the seeds of this file
 simulate --twice A..B              each of these seeds twice; both must do the same
 
   --crowd           three processes with eight tasks each that want the same two locks
+  --dense           many faults of few kinds, and few processes that want one or two locks all the time
   --jobs N          at once; as many as there are processors by default
   --append FILE     adds a line with the commit, the sources, the seeds and what came of them
   --cover           fails unless every feature met every fault
@@ -96,6 +97,7 @@ impl Arguments {
                 Long("cover") => limits.must_cover = true,
                 Long("no-story") => limits.tells = false,
                 Long("crowd") => limits.shape = Shape::Crowd,
+                Long("dense") => limits.shape = Shape::Dense,
                 Long("rule") => limits.rule = Some(parser.value()?.string()?),
                 Long("stop") => limits.stops = true,
                 Short('h') | Long("help") => help = true,

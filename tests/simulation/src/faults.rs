@@ -14,7 +14,7 @@ use lock_simulation::server::resp::Reply;
 
 use crate::drive::{Host, Stage};
 use crate::judge::{Asked, Scope, name_of};
-use crate::plan::{Fault, FaultPlan, KEYS};
+use crate::plan::{Fault, FaultPlan};
 
 /// The present incarnation of a process.
 pub struct Slot(Mutex<Arc<Host>>);
@@ -58,7 +58,8 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
     let mine = Scope::Process(host.number);
     let links = network.links(number);
     let link = (!links.is_empty()).then(|| links[chance.usize(..links.len())]);
-    let key = chance.usize(..KEYS);
+    let struck = &stage.plan.struck;
+    let key = struck[chance.usize(..struck.len())];
     let name = format!("dist_lock:{}", name_of(key));
     match fault.kind {
         Fault::Cut | Fault::ClientKill => {
@@ -170,6 +171,9 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
             if fault.kind != Fault::Restart {
                 judge.loses(None, false);
             }
+            if fault.kind == Fault::RestartRewound {
+                judge.is_rewound();
+            }
             server.go_down(true);
             network.cut_all();
             sleep(fault.lasts).await;
@@ -191,10 +195,13 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
         Fault::SilentLoss => {
             let trouble = judge.strikes(fault.kind, Scope::Everybody);
             server.freeze(true);
-            judge.loses(None, false);
+            judge.loses_unheard(false);
             sleep(fault.lasts).await;
-            server.change(|engine| engine.data.clear());
-            judge.loses(None, true);
+            server.change(|engine| {
+                engine.data.clear();
+                engine.forget_readers();
+            });
+            judge.loses_unheard(true);
             server.freeze(false);
             judge.is_over(trouble);
         }
@@ -336,7 +343,7 @@ async fn forge_queues(stage: &Stage, lasts: Duration, chance: &mut fastrand::Rng
                         .in_order()
                         .map(|(member, _)| String::from_utf8_lossy(member).into_owned());
                     let mut members = members.filter(|member| !member.contains(FORGER));
-                    let process = members.find_map(|member| Some(member.splitn(4, ':').nth(2)?.to_owned()))?;
+                    let process = members.find_map(|member| Some(member.split(':').nth(2)?.to_owned()))?;
                     Some((String::from_utf8_lossy(key).into_owned(), process))
                 }
                 _ => None,

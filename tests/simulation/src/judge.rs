@@ -1,7 +1,7 @@
 //! The judge: it sees every poll of every body and every end of every call, and knows which faults struck whom and when. What the catalogue
 //! in `docs/faults.md` allows no fault to do is a violation.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,14 +22,18 @@ const FOUND_WITHIN: Duration = Duration::from_secs(1);
 const WAKES_WITHIN: Duration = Duration::from_millis(2);
 /// A `wait` is kept within this time, for the round trips that have begun.
 const WAIT_SLACK: Duration = Duration::from_millis(100);
-/// A call without a `wait` tries once, until the response time-out.
-const ONE_TRY: Duration = Duration::from_secs(2);
+/// A call without a `wait` tries once: a response time-out for a connection, and one for the answer.
+const ONE_TRY: Duration = Duration::from_secs(4);
 /// A call in front that is not polled delays those behind it in its process by this much at most.
 const FROZEN_IN_FRONT: Duration = Duration::from_millis(700);
 /// A `wait` in which the first answer comes, also where a connection has to be made first.
 const TIME_TO_ASK: Duration = Duration::from_millis(50);
 /// A lock is never free for longer than this while a call waits for it.
 const FREE_FOR: Duration = Duration::from_millis(3_500);
+/// A lock that a process has taken is not kept for longer than this while none of its calls is inside and another call waits, and for each
+/// call that is not polled on its way to the lock.
+const UNUSED_FOR: Duration = Duration::from_millis(1_000);
+const UNUSED_FOR_A_CALL: Duration = Duration::from_millis(1_600);
 /// The most commands of a process in a second, and for each call that began or waited in it.
 const COMMANDS_A_SECOND: u64 = 100;
 const COMMANDS_A_CALL: u64 = 16;
@@ -94,6 +98,10 @@ struct Inner {
     losses: Vec<Loss>,
     /// The last time at which each key was not free.
     taken: Vec<Instant>,
+    /// The last time at which each key was free, or a call was inside, or what holds it was none of the processes.
+    used: Vec<Instant>,
+    /// The processes that were killed, with their incarnations.
+    killed: BTreeSet<(usize, u32)>,
     /// Fair calls that others came before, with their names, and when.
     overtaken: Vec<(u64, String, Instant)>,
     /// The largest token of the calls that have ended, by key.
@@ -108,6 +116,8 @@ struct Inner {
     doubtful: VecDeque<Instant>,
     /// Other clients change locks or publish, which the processes look at.
     has_strangers: bool,
+    /// The server has begun again with old data, so locks and places of calls that have ended were back.
+    was_rewound: bool,
     /// The server's clock was set back.
     was_set_back: bool,
     /// The server has lost its data after that, so tokens begin again at its clock.
@@ -140,6 +150,8 @@ struct Loss {
     at: Instant,
     /// Locks that were taken before it may be lost at any time from then on: their leases are shorter than their holders believe.
     lingers: bool,
+    /// The processes are told of it, or their connections end. Otherwise they find out by their next question.
+    is_heard: bool,
     /// The bodies that began since inside a process that has lost the lock.
     begun: BTreeMap<(usize, u32), u32>,
 }
@@ -239,6 +251,8 @@ impl Judge {
             troubles: Vec::new(),
             losses: Vec::new(),
             taken: vec![now; keys],
+            used: vec![now; keys],
+            killed: BTreeSet::new(),
             overtaken: Vec::new(),
             tokens: vec![0; keys],
             written: vec![0; keys],
@@ -253,6 +267,7 @@ impl Judge {
                 )
             }),
             was_set_back: false,
+            was_rewound: false,
             begins_again: false,
             sections: 0,
             contended: 0,
@@ -398,6 +413,10 @@ impl Judge {
             None => format!("{} is dropped", call.who),
         });
         inner.pairs.retain(|(one, other), _| *one != id && *other != id);
+        // The lock may have been kept for it until now.
+        if call.stood_still {
+            call.plan.keys.iter().for_each(|key| inner.used[*key] = Instant::now());
+        }
         if let Some(token) = call.token {
             let key = call.plan.keys[0];
             inner.tokens[key] = inner.tokens[key].max(token);
@@ -450,6 +469,14 @@ impl Judge {
         }
     }
 
+    /// The server has lost everything, or may have, and tells nobody.
+    pub fn loses_unheard(&self, is_certain: bool) {
+        self.loses(None, is_certain);
+        if let Some(loss) = self.inner().losses.last_mut() {
+            loss.is_heard = false;
+        }
+    }
+
     /// The server may have lost what it knew of a key, or of all; or it has done so for certain.
     pub fn loses(&self, key: Option<usize>, is_certain: bool) {
         let mut inner = self.inner();
@@ -460,6 +487,7 @@ impl Judge {
             key,
             at: now,
             lingers: false,
+            is_heard: true,
             begun: BTreeMap::new(),
         });
         for call in inner
@@ -471,6 +499,11 @@ impl Judge {
                 call.lost_at.get_or_insert(now);
             }
         }
+    }
+
+    /// The server begins again with data of before: locks and places of calls that have ended.
+    pub fn is_rewound(&self) {
+        self.inner().was_rewound = true;
     }
 
     /// The server's clock was set back.
@@ -486,6 +519,7 @@ impl Judge {
             key: None,
             at: Instant::now(),
             lingers: true,
+            is_heard: true,
             begun: BTreeMap::new(),
         });
     }
@@ -493,6 +527,7 @@ impl Judge {
     /// All calls of a process are over: it was killed.
     pub fn is_killed(&self, process: usize, incarnation: u32) {
         let mut inner = self.inner();
+        inner.killed.insert((process, incarnation));
         inner
             .calls
             .retain(|_, call| (call.process, call.incarnation) != (process, incarnation));
@@ -595,6 +630,11 @@ impl Inner {
         })
     }
 
+    fn was_anybody_disturbed(&self, since: Instant) -> bool {
+        let is_recent = |trouble: &Trouble| trouble.until.is_none_or(|until| until + AFTERMATH >= since);
+        self.troubles.iter().any(is_recent)
+    }
+
     /// Returns `true` if a body may be inside beside another one: the server has lost its lock a short time ago. They are together since then.
     fn may_overlap(&self, key: usize, one: &Call, other: &Call, together: Instant) -> bool {
         let concerns = |trouble: &&Trouble| match trouble.scope {
@@ -656,6 +696,7 @@ impl Inner {
         self.wait_is_kept(id);
         for key in &keys {
             self.taken[*key] = Instant::now();
+            self.used[*key] = Instant::now();
         }
         self.look();
         // Under a lock that was lost, few bodies begin in the process that had it, beside the holder that the server knows.
@@ -664,10 +705,10 @@ impl Inner {
             .iter()
             .filter(|key| together && !self.holds(process, incarnation, **key));
         let lost: Vec<usize> = lost.copied().collect();
-        for loss in &mut self.losses {
-            if lost.iter().any(|key| loss.key.is_none_or(|of| of == *key)) {
-                *loss.begun.entry((process, incarnation)).or_default() += 1;
-            }
+        let mut losses = self.losses.iter_mut().rev();
+        let latest = losses.find(|loss| lost.iter().any(|key| loss.key.is_none_or(|of| of == *key)));
+        if let Some(loss) = latest.filter(|loss| loss.is_heard) {
+            *loss.begun.entry((process, incarnation)).or_default() += 1;
         }
         let most = self.losses.iter().flat_map(|loss| loss.begun.values()).max().copied();
         if most.is_some_and(|most| most > BODIES_AFTER_LOSS) {
@@ -678,14 +719,25 @@ impl Inner {
 
     /// Returns `true` if the server knows this process as a holder of a key.
     fn holds(&self, process: usize, incarnation: u32, key: usize) -> bool {
+        self.holders(key).contains(&Some((process, incarnation)))
+    }
+
+    /// Returns the processes, with their incarnations, that the server knows as holders of a key; `None` for a stranger.
+    fn holders(&self, key: usize) -> Vec<Option<(usize, u32)>> {
         let name = format!("dist_lock:{}", name_of(key));
-        let number = process * 1_000 + usize::try_from(incarnation).unwrap_or_default();
-        let machine = format!(":machine-{process}:{number}:");
-        let is_of = |value: &[u8]| value.windows(machine.len()).any(|part| part == machine.as_bytes());
+        // As in `…:machine-3:3001:`.
+        let of = |value: &[u8]| {
+            let value = std::str::from_utf8(value).ok()?;
+            let (_, rest) = value.split_once(":machine-")?;
+            let mut numbers = rest.split(':');
+            let process: usize = numbers.next()?.parse().ok()?;
+            let number: usize = numbers.next()?.parse().ok()?;
+            Some((process, u32::try_from(number.checked_sub(process * 1_000)?).ok()?))
+        };
         self.server.change(|engine| match engine.data.get(name.as_bytes()) {
-            Some(Value::Text(holder)) => is_of(holder),
-            Some(Value::Sorted(holders)) => holders.in_order().any(|(holder, _)| is_of(holder)),
-            None => false,
+            Some(Value::Text(holder)) => vec![of(holder)],
+            Some(Value::Sorted(holders)) => holders.in_order().map(|(holder, _)| of(holder)).collect(),
+            None => Vec::new(),
         })
     }
 
@@ -741,15 +793,22 @@ impl Inner {
     fn look_at_waiting(&mut self) {
         let now = Instant::now();
         for key in 0..self.taken.len() {
-            let name = format!("dist_lock:{}", name_of(key));
-            let is_there = self.server.change(|engine| engine.data.get(name.as_bytes()).is_some());
-            if is_there
-                || self
-                    .calls
-                    .values()
-                    .any(|call| call.inside.is_some() && call.plan.keys.contains(&key))
-            {
+            let is_inside = |call: &Call| call.inside.is_some() && call.plan.keys.contains(&key);
+            if self.calls.values().any(is_inside) {
                 self.taken[key] = now;
+                self.used[key] = now;
+                continue;
+            }
+            let holders = self.holders(key);
+            if !holders.is_empty() {
+                self.taken[key] = now;
+            }
+            let is_stranger =
+                |holder: &Option<(usize, u32)>| holder.is_none_or(|process| self.killed.contains(&process));
+            // A call for many keys keeps those that it has been given while it waits for the others.
+            let wants_more = |call: &Call| call.plan.keys.len() > 1 && call.plan.keys.contains(&key);
+            if holders.is_empty() || holders.iter().any(is_stranger) || self.calls.values().any(wants_more) {
+                self.used[key] = now;
             }
         }
         // A waiter that forged messages have told of the lock in vain believes the next one after a pause.
@@ -791,6 +850,31 @@ impl Inner {
                 Rule::Progress,
                 format!("{who} waits though its lock has been free for {FREE_FOR:?}"),
             );
+        }
+        let mut found = Vec::new();
+        for call in self.calls.values().filter(|call| !call.has_begun && !call.stood_still) {
+            let used = call.plan.keys.iter().map(|key| self.used[*key]).min().unwrap_or(now);
+            let since = used.max(call.asked);
+            if self.was_rewound || now.saturating_duration_since(since) <= UNUSED_FOR {
+                continue;
+            }
+            let stands_still = |other: &&Call| {
+                shares_a_key(other, call) && (other.frozen.is_some() || other.thawed.is_some_and(|at| at >= since))
+            };
+            let standing = u32::try_from(self.calls.values().filter(stands_still).count()).unwrap_or(u32::MAX);
+            let longest = UNUSED_FOR + UNUSED_FOR_A_CALL * standing;
+            if now.saturating_duration_since(since) > longest
+                && call.has_run(longest)
+                && !self.was_anybody_disturbed(since)
+                && !self.losses.iter().any(|loss| loss.at + AFTERMATH >= since)
+            {
+                found.push((call.plan.keys.clone(), call.who.clone(), longest));
+            }
+        }
+        for (keys, who, longest) in found {
+            keys.iter().for_each(|key| self.used[*key] = now);
+            let what = format!("{who} waits though nobody is inside of its lock, which was kept for {longest:?}");
+            self.violates(Rule::Progress, what);
         }
     }
 

@@ -20,6 +20,19 @@ pub enum Shape {
     Drawn,
     /// Three processes with eight tasks each want the same two locks all the time. The rest is drawn.
     Crowd,
+    /// Many faults of few kinds strike few processes, which want one or two locks all the time, some of them for very short bodies.
+    Dense,
+}
+
+impl Shape {
+    /// Returns the argument that asks for it.
+    pub fn argument(self) -> Option<&'static str> {
+        match self {
+            Self::Drawn => None,
+            Self::Crowd => Some("--crowd"),
+            Self::Dense => Some("--dense"),
+        }
+    }
 }
 
 /// How long calls begin and faults strike.
@@ -30,6 +43,8 @@ pub struct Plan {
     pub seed: u64,
     pub version: Version,
     pub processes: Vec<ProcessPlan>,
+    /// The keys that faults strike.
+    pub struck: Vec<usize>,
     pub faults: Vec<FaultPlan>,
 }
 
@@ -254,6 +269,7 @@ impl Draw {
 }
 
 /// What a seed may do at all. A seed that does a few things often finds more than one that does everything now and then.
+#[derive(Clone)]
 struct Swarm {
     keys: Vec<usize>,
     leases: Vec<Duration>,
@@ -262,6 +278,8 @@ struct Swarm {
     busy: u64,
     /// All processes have so many tasks.
     tasks: Option<usize>,
+    /// The least and the largest number of calls of a task.
+    calls: (usize, usize),
     fair: bool,
     pipelined: bool,
     reentrant: bool,
@@ -289,20 +307,44 @@ impl Plan {
         let version = draw.of(&Version::ALL);
         let mut swarm = Swarm::draw(&mut draw);
         let mut count = draw.0.usize(1..=4);
-        if shape == Shape::Crowd {
-            swarm.crowd(&mut draw);
-            count = 3;
+        match shape {
+            Shape::Drawn => {}
+            Shape::Crowd => {
+                swarm.crowd(&mut draw);
+                count = 3;
+            }
+            Shape::Dense => {
+                swarm.condense(&mut draw);
+                count = draw.0.usize(2..=3);
+            }
         }
+        let is_dense = shape == Shape::Dense;
         let processes = (0..count)
-            .map(|process| ProcessPlan::draw(&mut draw, &swarm, process, without))
+            .map(|process| {
+                if is_dense {
+                    swarm.hurry(&mut draw);
+                }
+                ProcessPlan::draw(&mut draw, &swarm, process, without)
+            })
             .collect::<Vec<_>>();
-        let kinds: Vec<Fault> = (0..draw.0.usize(1..=5)).map(|_| draw.of(&Fault::DRAWN)).collect();
-        let count = if draw.one_in(5) { 0 } else { draw.0.usize(1..=8) };
+        let kinds = draw.0.usize(1..=if is_dense { 2 } else { 5 });
+        let kinds: Vec<Fault> = (0..kinds).map(|_| draw.of(&Fault::DRAWN)).collect();
+        let count = match shape {
+            Shape::Dense => draw.0.usize(5..=40),
+            _ if draw.one_in(5) => 0,
+            _ => draw.0.usize(1..=8),
+        };
+        let struck = if is_dense {
+            swarm.keys.clone()
+        } else {
+            (0..KEYS).collect()
+        };
+        let longest = if is_dense { 1_500 } else { 6_000 };
         let mut faults = Vec::new();
         for number in 0..count {
             let fault = FaultPlan {
                 at: Duration::from_millis(draw.0.u64(500..18_000)),
-                lasts: draw.ms(5, 6_000),
+                lasts: draw.ms(5, longest),
                 process: draw.0.usize(..processes.len()),
                 kind: draw.of(&kinds),
             };
@@ -315,6 +357,7 @@ impl Plan {
             seed,
             version,
             processes,
+            struck,
             faults,
         }
     }
@@ -377,6 +420,7 @@ impl Swarm {
             ),
             busy: draw.of(&[5, 50, 500]),
             tasks: None,
+            calls: (3, 60),
             fair: draw.one_in(3),
             pipelined: draw.one_in(3),
             reentrant: draw.one_in(4),
@@ -405,6 +449,27 @@ impl Swarm {
         self.busy = 50;
         self.tasks = Some(8);
     }
+
+    /// Makes the calls of all processes want one or two locks, most of them with patience.
+    fn condense(&mut self, draw: &mut Draw) {
+        let one = draw.of(&[0, 0, 1, 2, 3, 5]);
+        self.keys = vec![one];
+        if draw.one_in(3) {
+            self.keys.push(draw.0.usize(..KEYS));
+        }
+        self.leases = vec![draw.of(&[300, 1_000, 15_000, 30_000, 120_000].map(Duration::from_millis))];
+        self.waits = [300, 2_000, 2_000, 10_000].map(Duration::from_millis).to_vec();
+        self.many = false;
+    }
+
+    /// Draws how long the bodies of a process are. Short ones are many, one right after the other.
+    fn hurry(&mut self, draw: &mut Draw) {
+        let (most, calls) = draw.of(&[(3, 300), (3, 300), (20, 120), (80, 60), (2_000, 20)]);
+        self.body = (Duration::from_millis(1), Duration::from_millis(most));
+        self.busy = 3;
+        self.tasks = Some(draw.0.usize(2..=8));
+        self.calls = (calls / 2, calls);
+    }
 }
 
 impl ProcessPlan {
@@ -414,7 +479,8 @@ impl ProcessPlan {
         let tasks = (0..swarm.tasks.unwrap_or(count))
             .map(|task| {
                 let runtime = draw.0.u32(..runtimes);
-                let count = draw.0.usize(3..60);
+                let (least, most) = swarm.calls;
+                let count = draw.0.usize(least..most);
                 let calls = (0..count).map(|_| CallPlan::draw(draw, swarm)).collect::<Vec<_>>();
                 (task, TaskPlan { runtime, calls })
             })

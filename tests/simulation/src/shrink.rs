@@ -39,8 +39,11 @@ pub fn shrink(seed: u64, shape: Shape) {
     }
     println!("\nseed {seed} breaks {rule:?}; the smallest that does so:\n");
     tell(&drive::run(seed, shape, &without, true));
-    let shape = if shape == Shape::Crowd { " --crowd" } else { "" };
-    println!("\nagain: ./tests/simulate --seed {seed}{shape} --without {without}");
+    let shape = shape
+        .argument()
+        .map(|argument| format!("{argument} "))
+        .unwrap_or_default();
+    println!("\nagain: ./tests/simulate --seed {seed} {shape}--without {without}");
 }
 
 fn breaks(seed: u64, shape: Shape, without: &Without, rule: Rule) -> bool {

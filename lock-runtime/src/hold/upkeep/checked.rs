@@ -74,15 +74,15 @@ impl CheckedLocks {
         if now < self.asked.after(ASK_EVERY) {
             return None;
         }
+        self.asked = now;
         let (_, oldest) = self.locks.first_key_value()?;
         let plan = oldest.plan();
-        // An answer about it may be on its way.
-        self.asked = plan.checked_at.filter(|_| !plan.in_flight).unwrap_or(now);
-        if now < self.asked.after(ASK_EVERY) {
+        // `None` if a question about it is under way.
+        let asked = plan.checked_at.filter(|_| !plan.in_flight)?;
+        if now < asked.after(ASK_EVERY) {
+            self.asked = asked;
             return None;
         }
-        drop(plan);
-        self.asked = now;
         Some(Arc::clone(oldest))
     }
 

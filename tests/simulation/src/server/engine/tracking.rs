@@ -84,6 +84,11 @@ impl Engine {
         }
     }
 
+    /// Forgets what was read, and says nothing: another server takes over that was never asked.
+    pub fn forget_readers(&mut self) {
+        self.readers.clear();
+    }
+
     pub(super) fn remember(&mut self, caller: &Caller, command: &Command, words: &[&[u8]]) {
         if self
             .sessions
