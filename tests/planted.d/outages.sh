@@ -18,6 +18,14 @@ plant one-loss-is-one-loss lock-runtime/src/hold/upkeep/watchdog.rs \
     promises outages::a_loss_of_all_data_that_nothing_reports_ends_every_body_within_a_second \
     'the old body ran on for'
 
+plant released-is-lost lock-runtime/src/hold/upkeep/watchdog.rs \
+    'plan.in_flight = false;
+        if plan.due.is_none() {' \
+    'plan.in_flight = false;
+        if plan.due.is_none() && verdict != Some(Ownership::Gone) {' \
+    promises outages::a_check_that_a_release_overtakes_puts_no_other_lock_in_doubt \
+    'it was checked, and no lock was lost'
+
 plant asks-about-the-youngest lock-runtime/src/hold/upkeep/checked.rs \
     'self.locks.first_key_value()?' \
     'self.locks.last_key_value()?' \

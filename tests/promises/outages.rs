@@ -154,6 +154,48 @@ async fn a_loss_of_all_data_that_nothing_reports_ends_every_body_within_a_second
     young.release().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_check_that_a_release_overtakes_puts_no_other_lock_in_doubt() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    let mut held = Vec::new();
+    for number in 0..3 {
+        let lock = locks.lock(format!("old:{number}")).lease(PATIENCE);
+        held.push(lock.acquire().await.unwrap());
+    }
+    eventually("the server to watch every key", || async {
+        server.info("tracking_total_keys") == "4"
+    })
+    .await;
+    let mark = proxy.mark();
+    for number in 0..20 {
+        let young = locks.lock(format!("young:{number}")).acquire().await.unwrap();
+        let key = format!("dist_lock:young:{number}");
+        let check = proxy.on_next(
+            move |command| command.is_script() && command.mentions(&key),
+            Action::Hold,
+        );
+        eventually("the check", || async { check.times() == 1 }).await;
+        young.release().await.unwrap();
+        proxy.release();
+    }
+    let asked = |key: &'static str| {
+        proxy.commands()[mark..]
+            .iter()
+            .filter(move |command| command.mentions(key))
+            .count()
+    };
+    eventually("a question about the oldest lock", || async {
+        asked("dist_lock:old:0") > 0
+    })
+    .await;
+    assert_eq!(asked("dist_lock:old:2"), 0, "it was checked, and no lock was lost");
+    for lock in held {
+        lock.release().await.unwrap();
+    }
+}
+
 /// How many locks are lost at once.
 const MANY: usize = 2000;
 

@@ -242,17 +242,6 @@ impl Watchdog {
         self.rearm(&mut schedule);
     }
 
-    /// Checks the other locks of a server that has lost one.
-    fn doubt(&self, server: &Servers) {
-        let mut schedule = self.schedule();
-        for (other, checked) in &mut schedule.checked {
-            if other.meet(server) {
-                checked.doubt();
-            }
-        }
-        self.rearm(&mut schedule);
-    }
-
     /// Ends every lock of one manager for `cause`, and stops renewing them. Returns their
     /// latest deadline.
     pub(super) fn end_all(&self, manager: &Backend, cause: EndCause) -> Option<Moment> {
@@ -491,7 +480,9 @@ impl Keeper for Watchdog {
         if let Some(due) = plan.due.take() {
             schedule.queue.remove(&(due, held.id));
         }
-        schedule.ends(held);
+        if plan.checked_at.is_some() {
+            schedule.ends(held);
+        }
         if let Some(place) = plan.waiting.take()
             && let Some(queue) = schedule.due.get_mut(&held.servers)
         {
@@ -550,6 +541,15 @@ impl Schedule {
             && checked.remove(held)
         {
             self.checked.remove(&held.servers);
+        }
+    }
+
+    /// Has the other locks of these servers checked, since one was lost.
+    fn doubt(&mut self, servers: &Servers) {
+        for (others, checked) in &mut self.checked {
+            if others.meet(servers) {
+                checked.doubt();
+            }
         }
     }
 
@@ -655,9 +655,6 @@ impl Batch {
         let due = std::mem::take(&mut self.due);
         match answer {
             Some(Ok(verdicts)) if verdicts.len() == requests.len() => {
-                if verdicts.iter().any(|verdict| *verdict != Ownership::Owned) {
-                    self.watchdog.doubt(&self.server);
-                }
                 let mut verdicts = verdicts.into_iter();
                 for due in due {
                     let keys = due.held.keys().iter().count();
@@ -716,6 +713,8 @@ impl Batch {
                 }
                 drop(plan);
                 schedule.ends(held);
+                schedule.doubt(&held.servers);
+                self.watchdog.rearm(&mut schedule);
                 drop(schedule);
                 let reason = if lost == Ownership::Gone {
                     LostReason::Deleted
