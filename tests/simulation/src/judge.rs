@@ -957,7 +957,10 @@ impl Inner {
             }
             Err(LockError::Busy { .. }) => {
                 // A process's clock may gain 300 in a million.
-                let is_early = waited + Duration::from_millis(2) + call.plan.wait / 3_000 < call.plan.wait;
+                // A call that comes to lead those that share a result gives up if a round trip takes longer than the rest of its wait.
+                let is_hopeless = call.plan.coalesce && disturbed;
+                let is_early =
+                    waited + Duration::from_millis(2) + call.plan.wait / 3_000 < call.plan.wait && !is_hopeless;
                 let is_late = waited > call.limit() && !call.stood_still;
                 (is_early || is_late).then(|| {
                     let what = format!("{who} is busy after {waited:?}, with a wait of {:?}", call.plan.wait);
