@@ -37,10 +37,10 @@ const UNUSED_FOR_A_CALL: Duration = Duration::from_millis(1_600);
 /// The most commands of a process in a second, and for each call that began or waited in it.
 const COMMANDS_A_SECOND: u64 = 100;
 const COMMANDS_A_CALL: u64 = 16;
-/// The same while something is wrong with the server or a process: connections are made anew about 14 times a second each, calls try again,
-/// and so does the release of what a call may have taken, as long as it may have an effect.
+/// The same while something is wrong with the server or a process: connections are made anew about 14 times a second each, calls try again on
+/// each, and so does the release of what each try may have taken, as long as it may have an effect.
 const COMMANDS_IN_TROUBLE: u64 = 200;
-const COMMANDS_OF_A_TRIAL: u64 = 40;
+const COMMANDS_OF_A_TRIAL: u64 = 100;
 const COMMANDS_OF_A_RELEASE: u64 = 4;
 const RELEASED_WITHIN: Duration = Duration::from_secs(30);
 /// What a disturbance does to calls may be seen for this long after its end.
@@ -958,9 +958,10 @@ impl Inner {
             Err(LockError::Busy { .. }) => {
                 // A process's clock may gain 300 in a million.
                 // A call that comes to lead those that share a result gives up if a round trip takes longer than the rest of its wait.
-                let is_hopeless = call.plan.coalesce && disturbed;
-                let is_early =
-                    waited + Duration::from_millis(2) + call.plan.wait / 3_000 < call.plan.wait && !is_hopeless;
+                let round_trip = if call.plan.coalesce { 5 } else { 0 };
+                let is_slow = call.plan.coalesce && disturbed;
+                let early = Duration::from_millis(2 + round_trip) + call.plan.wait / 3_000;
+                let is_early = waited + early < call.plan.wait && !is_slow;
                 let is_late = waited > call.limit() && !call.stood_still;
                 (is_early || is_late).then(|| {
                     let what = format!("{who} is busy after {waited:?}, with a wait of {:?}", call.plan.wait);
