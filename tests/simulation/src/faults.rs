@@ -266,7 +266,11 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
             let trouble = judge.strikes(fault.kind, mine);
             host.is_shut_down();
             let locks = host.locks.clone();
-            drop(host.process.spawn(40, async move { locks.shutdown().await }).await);
+            let is_done = host.process.spawn(40, async move { locks.shutdown().await });
+            // A process that is killed meanwhile never gets there.
+            while !is_done.is_finished() && !host.process.is_killed() {
+                sleep(Duration::from_millis(1)).await;
+            }
             sleep(fault.lasts).await;
             judge.is_over(trouble);
         }
