@@ -269,7 +269,6 @@ impl Draw {
 }
 
 /// What a seed may do at all. A seed that does a few things often finds more than one that does everything now and then.
-#[derive(Clone)]
 struct Swarm {
     keys: Vec<usize>,
     leases: Vec<Duration>,
