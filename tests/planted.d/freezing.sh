@@ -60,3 +60,9 @@ plant unread-is-news lock-runtime/src/store/redis/queue/look.rs \
                 ended = true;' \
     promises freezing::a_notice_that_a_frozen_call_does_not_read_causes_no_storm_of_looks \
     'commands in a second in which nothing happened'
+
+plant given-up-after-standing-still lock-runtime/src/store/redis/connection/slot.rs \
+    'None if host.now().since(began) > limit + LATE => {}' \
+    'None if host.now().since(began) > limit + LATE * 1_000 => {}' \
+    promises freezing::a_connection_that_is_made_while_the_runtime_stands_still_is_not_given_up \
+    'a call failed for the time before it'

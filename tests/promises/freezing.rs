@@ -531,3 +531,26 @@ async fn a_notice_that_a_frozen_call_does_not_read_causes_no_storm_of_looks() {
     drop(frozen);
     eventually("the queue to be empty", || async { places(&server, key) == 0 }).await;
 }
+
+/// The runtime stands still while its connection is made, for longer than that may take. The server's answer has arrived meanwhile: a call
+/// that comes afterwards does not fail for the time before it.
+#[tokio::test]
+async fn a_connection_that_is_made_while_the_runtime_stands_still_is_not_given_up() {
+    let server = Server::start();
+    let limit = Duration::from_millis(500);
+    let locks = LockManager::builder(&server.url())
+        .prefix("")
+        .connect_timeout(limit)
+        .response_timeout(PATIENCE)
+        .build()
+        .unwrap();
+    let first = tokio::spawn(locks.lock("first").wait(PATIENCE).run(async {}));
+    // The call asks for a connection, the task that makes it begins, and the system is asked for it.
+    for _ in 0..5 {
+        tokio::task::yield_now().await;
+    }
+    std::thread::sleep(limit * 2);
+    let second = locks.lock("second").wait(Duration::ZERO).run(async {}).await;
+    assert!(second.is_ok(), "a call failed for the time before it: {second:?}");
+    assert!(first.await.unwrap().is_ok());
+}

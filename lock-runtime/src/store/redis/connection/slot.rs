@@ -3,7 +3,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Poll;
@@ -51,6 +51,9 @@ const LONGEST_TRUCE: Duration = Duration::from_secs(4);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const STEADY: Duration = Duration::from_secs(1);
+
+/// The lateness of a time-out from which on the runtime has stood still, rather than waited.
+const LATE: Duration = Duration::from_millis(100);
 
 /// The purpose of a slot.
 pub(in crate::store::redis) enum Purpose {
@@ -768,11 +771,17 @@ impl Redial {
         if !pause.is_zero() {
             host.sleep(Timer::LockThread, pause).await;
         }
-        // Uses the lock thread's timer, as the clock of this runtime may be paused.
-        let made = self.slot.connect();
-        self.result = Some(match self.slot.host().timeout(Timer::LockThread, limit, made).await {
-            Some(result) => result,
-            None => Err(StoreError::transient(format!("no connection within {limit:?}"))),
+        let mut made = pin!(self.slot.connect());
+        self.result = Some(loop {
+            let began = host.now();
+            // Uses the lock thread's timer, as the clock of this runtime may be paused.
+            match host.timeout(Timer::LockThread, limit, made.as_mut()).await {
+                Some(result) => break result,
+                // The runtime or the process stood still: the answers may have arrived meanwhile,
+                // and the calls that come now must not fail for the time before them.
+                None if host.now().since(began) > limit + LATE => {}
+                None => break Err(StoreError::transient(format!("no connection within {limit:?}"))),
+            }
         });
     }
 }
