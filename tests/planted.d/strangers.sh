@@ -31,3 +31,9 @@ plant left-free-for-too-long lock-runtime/src/acquire/attempt.rs \
     'let has_time = |_| self.left(self.manager.clock.now()) < Duration::MAX;' \
     promises strangers::a_call_takes_what_was_left_free_if_it_cannot_wait_until_that_is_over \
     'it waits for what is free'
+
+plant left-free-for-those-who-did-not-wait lock-runtime/src/acquire/local_queue.rs \
+    'std::mem::take(&mut line.left_free) || self.is_open(key)' \
+    'std::mem::take(&mut line.left_free) && self.is_open(key) && self.backend.leave_free.is_none()' \
+    promises strangers::a_poller_gets_a_turn_about_once_a_second \
+    'of ours (one at a time)'

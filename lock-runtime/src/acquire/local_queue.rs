@@ -28,6 +28,40 @@ use crate::store::{LeaveFree, StoreError};
 pub(super) struct Lines {
     backend: Arc<Backend>,
     by_key: Mutex<HashMap<Arc<str>, Line>>,
+    openings: Mutex<Openings>,
+}
+
+/// The releases that nobody in line waited for and that may have left their lock free for clients
+/// of other kinds.
+#[derive(Debug, Default)]
+struct Openings {
+    /// The time of the latest one for each key.
+    by_key: HashMap<Arc<str>, Moment>,
+    /// The number of entries at which the old ones are removed.
+    many: usize,
+}
+
+impl Openings {
+    /// The number of such releases in each interval in which the store leaves a lock free once.
+    /// Only the store knows about the releases of other processes, so one of several is the one.
+    const TRIES: u32 = 4;
+    /// The number of entries for which removing old ones is not worth the time.
+    const FEW: usize = 1024;
+
+    /// Returns `true` if a release at `now` may leave the lock free.
+    fn begin(&mut self, key: &Arc<str>, now: Moment, settings: LeaveFree) -> bool {
+        let interval = settings.every / Self::TRIES;
+        if self.by_key.get(key).is_some_and(|latest| now.since(*latest) < interval) {
+            return false;
+        }
+        if self.by_key.len() >= self.many.max(Self::FEW) {
+            let longest = interval.max(settings.pause);
+            self.by_key.retain(|_, latest| now.since(*latest) < longest);
+            self.many = 2 * self.by_key.len();
+        }
+        self.by_key.insert(Arc::clone(key), now);
+        true
+    }
 }
 
 /// The line for one key. It exists while a call is in front or waits.
@@ -250,6 +284,7 @@ impl Lines {
         Arc::new(Self {
             backend: Arc::clone(backend),
             by_key: Mutex::default(),
+            openings: Mutex::default(),
         })
     }
 
@@ -360,15 +395,40 @@ impl Lines {
         next
     }
 
+    /// Creates a place in front for a call that takes it without an offer.
+    fn first_place(&self, key: &Arc<str>, line: &mut Line) -> u64 {
+        let left_free = std::mem::take(&mut line.left_free) || self.is_open(key);
+        line.new_place(&self.backend.host, left_free)
+    }
+
+    fn openings(&self) -> MutexGuard<'_, Openings> {
+        self.openings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns `true` if a release without a call behind it may have left the lock free, and that
+    /// is not over yet.
+    fn is_open(&self, key: &Arc<str>) -> bool {
+        let Some(settings) = self.backend.leave_free else {
+            return false;
+        };
+        let latest = self.openings().by_key.get(key).copied();
+        latest.is_some_and(|latest| self.backend.clock.now().since(latest) < settings.pause)
+    }
+
     /// Returns the conditions on which the release by the call in front may leave the lock free for
     /// a while. Returns `None` if a call in line is awake and the line has not yet kept the lock
-    /// for `settings.every`.
+    /// for `settings.every`, or if a recent release of this process could have left it free.
     fn leave_how_free(&self, key: &Arc<str>, place: u64, now: Moment, settings: LeaveFree) -> Option<LeaveFree> {
         let mut lines = self.lines();
-        let line = lines.get_mut(key).filter(|line| line.place == place);
-        let line = line.filter(|line| line.first_awake().is_some());
-        let Some(line) = line else {
-            return Some(settings);
+        let mut line = lines.get_mut(key).filter(|line| line.place == place);
+        let awake = line.as_mut().filter(|line| line.first_awake().is_some());
+        let Some(line) = awake else {
+            let begins = self.openings().begin(key, now, settings);
+            // A call that comes while the release is under way must not take what it leaves free.
+            if let Some(line) = line.filter(|_| begins) {
+                line.left_free = true;
+            }
+            return begins.then_some(settings);
         };
         let since = *line.taken_since.get_or_insert(now);
         if now.since(since) < settings.every {
@@ -444,12 +504,12 @@ pub(super) fn enter(queues: &Arc<Lines>, key: &Arc<str>, options: &LockOptions, 
     let line = match lines.entry(Arc::clone(key)) {
         Entry::Occupied(line) if !line.get().vacant => line.into_mut(),
         Entry::Occupied(mut line) => {
-            let number = line.get_mut().new_place(&queues.backend.host, false);
+            let number = queues.first_place(key, line.get_mut());
             drop(lines);
             return Position::InFront(head(queues, key, number));
         }
         Entry::Vacant(free) => {
-            let number = free.insert(Line::default()).new_place(&queues.backend.host, false);
+            let number = queues.first_place(key, free.insert(Line::default()));
             drop(lines);
             return Position::InFront(head(queues, key, number));
         }
@@ -480,8 +540,8 @@ pub(super) fn enter_if_free(queues: &Arc<Lines>, key: &Arc<str>) -> Option<Queue
     let mut lines = queues.lines();
     let number = match lines.entry(Arc::clone(key)) {
         Entry::Occupied(line) if !line.get().vacant => return None,
-        Entry::Occupied(mut line) => line.get_mut().new_place(&queues.backend.host, false),
-        Entry::Vacant(free) => free.insert(Line::default()).new_place(&queues.backend.host, false),
+        Entry::Occupied(mut line) => queues.first_place(key, line.get_mut()),
+        Entry::Vacant(free) => queues.first_place(key, free.insert(Line::default())),
     };
     drop(lines);
     Some(head(queues, key, number))
@@ -633,7 +693,7 @@ impl Waiting {
         if !line.vacant || !is_here {
             return None;
         }
-        let number = line.new_place(&self.queues.backend.host, false);
+        let number = self.queues.first_place(&self.key, line);
         line.waiting.remove(&self.number);
         drop(lines);
         Some(Promotion::InFront(head(&self.queues, &self.key, number)))
