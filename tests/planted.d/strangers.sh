@@ -37,3 +37,14 @@ plant left-free-for-those-who-did-not-wait lock-runtime/src/acquire/local_queue.
     'std::mem::take(&mut line.left_free) && self.is_open(key) && self.backend.leave_free.is_none()' \
     promises strangers::a_poller_gets_a_turn_about_once_a_second \
     'of ours (one at a time)'
+
+plant untold-of-the-queue lock-runtime/src/acquire/attempt.rs \
+    'if let Some(place) = place {
+                        self.manager.lines.tell(place, &seen.news);
+                    }
+                }
+                turn' \
+    '}
+                turn' \
+    promises strangers::calls_behind_one_that_went_straight_to_the_queue_are_told_who_has_the_lock \
+    'it is not told who has the lock'

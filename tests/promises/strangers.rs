@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{HandoverLimits, LockManager, LockManagerBuilder};
+use lock_runtime::{HandoverLimits, LockError, LockManager, LockManagerBuilder};
 use lock_tests::{PATIENCE, Proxy, Server, Stamp, eventually};
 use tokio::task::JoinSet;
 
@@ -290,4 +290,29 @@ async fn fair_calls_keep_their_order_and_lose_only_the_moment_in_which_the_lock_
     let left = server.time_left("%lock-queue:{k}");
     assert!(left.is_some_and(|left| left <= Duration::from_secs(5)), "{left:?}");
     assert!(server.is_trace("%lock-queue:{k}"));
+}
+
+/// A call that comes when its process may just have left the lock free goes straight to the store's queue. Those behind it learn there who
+/// has the lock.
+#[tokio::test]
+async fn calls_behind_one_that_went_straight_to_the_queue_are_told_who_has_the_lock() {
+    let server = Arc::new(Server::start());
+    let ours = builder(&server)
+        .leave_free(Duration::from_millis(500), Duration::ZERO)
+        .build()
+        .unwrap();
+    let theirs = builder(&server).build().unwrap();
+    let key = "contended";
+    ours.lock(key).run(async {}).await.unwrap();
+    let guard = theirs.lock(key).acquire().await.unwrap();
+    let first = tokio::spawn(ours.lock(key).acquire());
+    eventually("the first call to stand in the queue", || async {
+        server.ask::<usize>(&["ZCOUNT", &format!("%lock-queue:{{{key}}}"), "1", "+inf"]) == 1
+    })
+    .await;
+    let second = ours.lock(key).wait(Duration::from_millis(100)).run(async {}).await;
+    let is_told = matches!(&second, Err(LockError::Busy { holder: Some(_), .. }));
+    assert!(is_told, "it is not told who has the lock: {second:?}");
+    guard.release().await.unwrap();
+    first.await.unwrap().unwrap().release().await.unwrap();
 }

@@ -1,6 +1,7 @@
 //! Asks the store for a lock: attempts, waits in the store's queue, pauses in between, and accepts
 //! the grant.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,7 +123,7 @@ impl Acquisition {
                     return Err(self.give_up(seen));
                 }
                 if seen.queues {
-                    self.stand_in_queue(seen, caller).await
+                    self.stand_in_queue(place, seen, caller).await
                 } else {
                     self.attempt(seen, caller).await
                 }
@@ -291,9 +292,14 @@ impl Acquisition {
     }
 
     /// Waits in the store's queue.
-    async fn stand_in_queue(&self, seen: &mut Progress, caller: &Arc<Caller>) -> Result<Step, StoreError> {
+    async fn stand_in_queue(
+        &self,
+        place: Option<&QueueHead>,
+        seen: &mut Progress,
+        caller: &Arc<Caller>,
+    ) -> Result<Step, StoreError> {
         match self
-            .queue_for(&self.key, self.options.fencing, Some(caller), seen)
+            .queue_for(&self.key, self.options.fencing, place, Some(caller), seen)
             .await?
         {
             Queuing::Granted { pending, since, fence } => Ok(self.granted(seen, pending, since, fence)),
@@ -301,11 +307,12 @@ impl Acquisition {
         }
     }
 
-    /// Waits in the store's queue for one key.
+    /// Waits in the store's queue for one key. The calls behind `place` are told who has the lock.
     pub(super) async fn queue_for(
         &self,
         key: &Arc<str>,
         fence: bool,
+        place: Option<&QueueHead>,
         caller: Option<&Arc<Caller>>,
         seen: &mut Progress,
     ) -> Result<Queuing, StoreError> {
@@ -326,7 +333,21 @@ impl Acquisition {
         };
         let left = self.left(self.manager.clock.now());
         let turn = {
-            let queue = self.manager.store.queue(&request);
+            let mut queue = self.manager.store.queue(&request);
+            let queue = poll_fn(|cx| {
+                let turn = queue.as_mut().poll(cx);
+                if let Some((holder, remaining)) = contention.take() {
+                    seen.news = Contention {
+                        holder: Some(holder),
+                        remaining,
+                        error: None,
+                    };
+                    if let Some(place) = place {
+                        self.manager.lines.tell(place, &seen.news);
+                    }
+                }
+                turn
+            });
             tokio::select! {
                 biased;
                 () = self.manager.closed.cancelled() => None,
@@ -334,13 +355,6 @@ impl Acquisition {
                 () = self.sleep(left) => None,
             }
         };
-        if let Some((holder, remaining)) = contention.take() {
-            seen.news = Contention {
-                holder: Some(holder),
-                remaining,
-                error: None,
-            };
-        }
         Ok(Queuing::Over(match turn {
             Some(Ok(QueueOutcome::Granted { fence, since })) => {
                 return Ok(Queuing::Granted { pending, since, fence });

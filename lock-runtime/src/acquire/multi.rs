@@ -95,7 +95,7 @@ impl Acquisition {
                         break;
                     };
                     let asking = self.asking(None);
-                    let queuing = self.queue_for(key, false, Some(&asking.caller), seen);
+                    let queuing = self.queue_for(key, false, None, Some(&asking.caller), seen);
                     let queuing = part.attend(asking.caller.attend(queuing)).await;
                     match queuing.map_err(failed)? {
                         Queuing::Granted { pending, .. } => {
