@@ -48,3 +48,9 @@ plant untold-of-the-queue lock-runtime/src/acquire/attempt.rs \
                 turn' \
     promises strangers::calls_behind_one_that_went_straight_to_the_queue_are_told_who_has_the_lock \
     'it is not told who has the lock'
+
+plant untold-without-a-holder lock-runtime/src/acquire/attempt.rs \
+    'if news.is_some() || is_answered && !told {' \
+    'if news.is_some() || is_answered && !told && seen.news.holder.is_some() {' \
+    promises strangers::calls_behind_one_that_found_the_lock_left_free_are_told_that_it_is_busy \
+    'it says that the store has not answered'

@@ -316,3 +316,40 @@ async fn calls_behind_one_that_went_straight_to_the_queue_are_told_who_has_the_l
     guard.release().await.unwrap();
     first.await.unwrap().unwrap().release().await.unwrap();
 }
+
+/// Nobody has the lock while it is left free for clients of other kinds, and those who wait have it just as little.
+#[tokio::test]
+async fn calls_behind_one_that_found_the_lock_left_free_are_told_that_it_is_busy() {
+    let server = Server::start();
+    let builder = |builder: LockManagerBuilder| builder.default_lease(LONG).default_wait(PATIENCE).build().unwrap();
+    let ours = builder(each_left_free(&server.url(), Duration::from_millis(500)));
+    let theirs = builder(
+        LockManager::builder(&server.url())
+            .prefix("")
+            .response_timeout(PATIENCE),
+    );
+    let stand = |many: usize| {
+        let server = &server;
+        eventually("the calls to stand in the queue", move || async move {
+            server.ask::<usize>(&["ZCOUNT", "%lock-queue:{k}", "1", "+inf"]) == many
+        })
+    };
+    // The first release that finds a waiter hands the lock over, and notes when.
+    let mut held = ours.lock("k").acquire().await.unwrap();
+    for next in [&theirs, &ours] {
+        let next = tokio::spawn(next.lock("k").acquire());
+        stand(1).await;
+        held.release().await.unwrap();
+        held = next.await.unwrap().unwrap();
+    }
+    let other = tokio::spawn(theirs.lock("k").acquire());
+    stand(1).await;
+    held.release().await.unwrap();
+    let first = tokio::spawn(ours.lock("k").acquire());
+    stand(2).await;
+    let second = ours.lock("k").wait(Duration::from_millis(100)).run(async {}).await;
+    let is_busy = matches!(&second, Err(LockError::Busy { .. }));
+    assert!(is_busy, "it says that the store has not answered: {second:?}");
+    other.await.unwrap().unwrap().release().await.unwrap();
+    first.await.unwrap().unwrap().release().await.unwrap();
+}

@@ -334,14 +334,20 @@ impl Acquisition {
         let left = self.left(self.manager.clock.now());
         let turn = {
             let mut queue = self.manager.store.queue(&request);
+            let mut told = false;
             let queue = poll_fn(|cx| {
                 let turn = queue.as_mut().poll(cx);
-                if let Some((holder, remaining)) = contention.take() {
-                    seen.news = Contention {
-                        holder: Some(holder),
-                        remaining,
-                        error: None,
-                    };
+                let news = contention.take().map(|(holder, remaining)| Contention {
+                    holder: Some(holder),
+                    remaining,
+                    error: None,
+                });
+                let receipt = pending.receipt();
+                let is_answered = receipt.connection().is_some() && receipt.unanswered_on().is_none();
+                // A lock that was left free has no holder to name, and is busy all the same.
+                if news.is_some() || is_answered && !told {
+                    told = true;
+                    seen.news = news.unwrap_or_else(|| seen.news.clone());
                     if let Some(place) = place {
                         self.manager.lines.tell(place, &seen.news);
                     }
