@@ -1,4 +1,4 @@
-# Faults that show that each rule of the judge finds what it is for. Read by ./planted --rules, see rules.list.
+# Faults that show that each rule of the judge finds what it is for, see rules.list, and those that tests/planted.d does not have. Read by ./planted.
 
 plant valid-for-twice-the-lease lock-runtime/src/hold/margins.rs \
     'lease.saturating_sub(Self::drift(lease)).saturating_sub(self.skew)' \
@@ -35,8 +35,9 @@ plant scripts-never-sent lock-runtime/src/store/redis/connection/eval.rs \
     'Err(error) if is_missing_script(&error) && keys.is_empty() =>'
 
 plant released-once lock-runtime/src/hold/upkeep/releaser.rs \
-    'Err(error) => tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again"),' \
-    'Err(error) => return tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again"),'
+    'tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again");
+                    false' \
+    'return tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again");'
 
 plant waits-for-ever lock-runtime/src/acquire/attempt.rs \
     '() = self.sleep(left) => None,' \
@@ -49,3 +50,15 @@ plant rests-for-its-whole-wait lock-runtime/src/acquire/attempt.rs \
 plant tries-without-a-pause lock-runtime/src/acquire/attempt.rs \
     'Some(pause.min(left))' \
     'Some(pause.min(left).min(Duration::from_millis(1)))'
+
+plant looks-without-a-pause lock-runtime/src/store/redis/queue/heartbeat.rs \
+    'let pause = FAILED + FAILED_MORE.pause(queue.host(), self.failures);' \
+    'let pause = Duration::from_millis(1).min(FAILED + FAILED_MORE.pause(queue.host(), self.failures));'
+
+# Each of these two alone is made up for by the other.
+plant renewed-late lock-runtime/src/hold/upkeep/watchdog.rs \
+    'plan.hurry(self.watchdog.clock.now());' \
+    ''
+also renewed-late \
+    'let longest = (held.lease / 10).min(held.deadline().since(now) / 4);' \
+    'let longest = held.lease / 10;'

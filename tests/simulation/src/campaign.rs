@@ -89,9 +89,15 @@ pub fn kept(file: &Path, jobs: usize) -> bool {
         }
     };
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    let seeds: Vec<u64> = lines
-        .filter_map(|line| line.split_whitespace().next()?.parse().ok())
-        .collect();
+    let kept = |line: &str| {
+        let mut words = line.split_whitespace();
+        let seed: u64 = words.next()?.parse().ok()?;
+        let shapes = [Shape::Crowd, Shape::Dense].into_iter();
+        let argument = words.next();
+        let mut shapes = shapes.filter(|shape| argument.is_some() && shape.argument() == argument);
+        Some((seed, shapes.next().unwrap_or_default()))
+    };
+    let seeds: Vec<(u64, Shape)> = lines.filter_map(kept).collect();
     let count = u64::try_from(seeds.len()).unwrap_or_default();
     let at = |number: u64| {
         usize::try_from(number)
@@ -101,17 +107,20 @@ pub fn kept(file: &Path, jobs: usize) -> bool {
             .unwrap_or_default()
     };
     let mut bad = Vec::new();
-    let run = |number| drive::run(at(number), Shape::Drawn, &Without::default(), false);
+    let run = |number| {
+        let (seed, shape) = at(number);
+        drive::run(seed, shape, &Without::default(), false)
+    };
     each(0..count, jobs, run, |number, ended| {
         if let Some(violation) = ended.verdict.violations.first() {
-            println!("seed {}, which is kept: {violation}", at(number));
+            println!("seed {}, which is kept: {violation}", at(number).0);
             bad.push(at(number));
         }
         true
     });
     println!("{count} kept seeds, {} with violations", bad.len());
-    if let Some(seed) = bad.first() {
-        shrink::shrink(*seed, Shape::Drawn);
+    if let Some((seed, shape)) = bad.first() {
+        shrink::shrink(*seed, *shape);
     }
     bad.is_empty() && count > 0
 }

@@ -10,7 +10,7 @@ use crate::plan::Fault;
 pub struct Coverage(BTreeMap<(&'static str, Fault), u64>);
 
 /// What calls may use.
-pub const FEATURES: [&str; 17] = [
+pub const FEATURES: [&str; 18] = [
     "exclusive",
     "read",
     "write",
@@ -25,6 +25,7 @@ pub const FEATURES: [&str; 17] = [
     "coalesce",
     "guard",
     "tasks",
+    "drives",
     "at_least",
     "lock_delay",
     "no_renewal",

@@ -1,6 +1,6 @@
 //! Runs a plan: a server, a network, processes with managers and calls, and the faults, on one thread in virtual time.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use lock_runtime::{HandoverLimits, HeldLock, LockError, LockManager, LockRequest, OnLost, current, distributed_lock};
 use tokio::runtime::{Builder, RngSeed};
 use tokio::sync::Notify;
+use tokio::task::LocalSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use lock_simulation::network::Network;
@@ -406,6 +407,20 @@ impl Host {
         }
     }
 
+    /// Lets the runtime of a task stand still from now on: the task does something else, without an await.
+    fn blocks(&self, task: usize, span: Duration) {
+        let runtime = self.runtime(self.stage.plan.processes[self.number].tasks[task].runtime);
+        let (process, judge) = (self.process.clone(), self.stage.judge.clone());
+        let of = (self.number, self.incarnation, runtime);
+        process.block(runtime);
+        judge.blocks(of, true);
+        drop(tokio::spawn(async move {
+            sleep(span).await;
+            judge.blocks(of, false);
+            process.unblock(runtime);
+        }));
+    }
+
     fn spawn(self: &Arc<Self>, task: usize) {
         let plan = &self.stage.plan.processes[self.number].tasks[task];
         self.done.open.fetch_add(1, Ordering::Relaxed);
@@ -483,10 +498,16 @@ async fn one_call(host: &Arc<Host>, task: usize, plan: &CallPlan) {
         judge: judge.clone(),
         id,
     };
+    if plan.blocks.is_some() {
+        judge.strikes_call(id, Fault::Blocked);
+    }
     match handled.await {
         Some(Ok(outcome)) => judge.ends(id, outcome.as_ref()),
         Some(Err(())) => judge.strikes_call(id, Fault::Panic),
         None => judge.strikes_call(id, Fault::Dropped),
+    }
+    if let Some(span) = plan.blocks {
+        host.blocks(task, span);
     }
 }
 
@@ -600,6 +621,9 @@ async fn body(host: Arc<Host>, id: u64, plan: CallPlan) -> Result<u64, Own> {
         let again = host.locks.lock(name_of(plan.keys[0])).reentrant();
         drop(again.run(sleep(Duration::from_millis(1))).await);
     }
+    if plan.drives {
+        drive_another(&host, &plan).await;
+    }
     if let Some(held) = held.as_ref().filter(|_| plan.tasks) {
         let part = sleep(plan.body.span / 2);
         let part = Part {
@@ -631,6 +655,42 @@ async fn body(host: Arc<Host>, id: u64, plan: CallPlan) -> Result<u64, Own> {
         BodyEnd::Error => Err(Own),
         BodyEnd::Panic => std::panic::resume_unwind(Box::new(Own)),
     }
+}
+
+/// Polls, in the middle of a body, a task of somebody else who wants the same lock, and drops it.
+async fn drive_another(host: &Arc<Host>, plan: &CallPlan) {
+    let judge = &host.stage.judge;
+    let other = plan.of_another();
+    let id = judge.asks(&Asked {
+        process: host.number,
+        incarnation: host.incarnation,
+        task: 0,
+        runtime: 0,
+        home: &host.process,
+        passed_for: Duration::ZERO,
+        plan: &other,
+    });
+    let ended = EndsCall(judge.clone(), id);
+    let inner = sleep(Duration::from_millis(1));
+    let inner = Box::pin(async move {
+        inner.await;
+        Ok(0)
+    });
+    let body = Watched::new(host, id, inner);
+    let request = host.locks.lock(name_of(plan.keys[0])).wait(other.wait).reentrant();
+    let mut task = Some(async {
+        let _ended = ended;
+        drop(request.run(body).await);
+    });
+    poll_fn(move |cx| {
+        let mut tasks = LocalSet::new();
+        if let Some(task) = task.take() {
+            drop(tasks.spawn_local(task));
+            let _ = Pin::new(&mut tasks).poll(cx);
+        }
+        Poll::Ready(())
+    })
+    .await;
 }
 
 /// A part of a body that runs in a task of the lock. The judge sees its polls.

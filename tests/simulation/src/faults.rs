@@ -13,7 +13,7 @@ use lock_simulation::server::log::Kept;
 use lock_simulation::server::resp::Reply;
 
 use crate::drive::{Host, Stage};
-use crate::judge::{Asked, Scope, name_of};
+use crate::judge::{Asked, STRANGER, Scope, name_of};
 use crate::plan::{Fault, FaultPlan};
 
 /// The present incarnation of a process.
@@ -285,9 +285,35 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
         }
         Fault::ForeignPoller => {
             judge.strikes_only(fault.kind);
-            poll(stage, key, fault.lasts, &mut chance).await;
+            poll(stage, key, fault.lasts, None, &mut chance).await;
         }
-        Fault::NotPolled | Fault::Dropped | Fault::Panic => {}
+        Fault::Deaf => {
+            let trouble = judge.strikes(fault.kind, mine);
+            judge.is_deaf(host.number);
+            network.may_not_listen(number);
+            judge.is_over(trouble);
+        }
+        Fault::SilentBackground | Fault::CutListeners => {
+            let trouble = judge.strikes(fault.kind, mine);
+            let change = |is_on| match fault.kind {
+                Fault::SilentBackground => network.cut_off(number, is_on),
+                _ => network.deafen(number, is_on),
+            };
+            change(true);
+            // Those that listen already are cut as well.
+            if fault.kind == Fault::CutListeners {
+                network.hang_up(number);
+            }
+            sleep(fault.lasts).await;
+            change(false);
+            judge.is_over(trouble);
+        }
+        Fault::SteadyPoller => {
+            judge.strikes_only(fault.kind);
+            let rhythm = Duration::from_millis([2, 5, 10][chance.usize(..3)]);
+            poll(stage, key, fault.lasts, Some(rhythm), &mut chance).await;
+        }
+        Fault::NotPolled | Fault::Dropped | Fault::Panic | Fault::Blocked => {}
     }
 }
 
@@ -369,19 +395,20 @@ async fn forge_queues(stage: &Stage, lasts: Duration, chance: &mut fastrand::Rng
     }
 }
 
-/// Another library's client, which polls for a lock and holds it for a short time.
-async fn poll(stage: &Arc<Stage>, key: usize, lasts: Duration, chance: &mut fastrand::Rng) {
+/// Another library's client, which polls for a lock and holds it for a short time, in a rhythm or at random.
+async fn poll(stage: &Arc<Stage>, key: usize, lasts: Duration, rhythm: Option<Duration>, chance: &mut fastrand::Rng) {
     let began = tokio::time::Instant::now();
     // Keys of other modes are no business of such a client.
     let key = [0, 1, 5][key % 3];
     let name = format!("dist_lock:{}", name_of(key));
     let home = Process::new(900, 0, 0.0, chance.fork());
     let plan = crate::plan::CallPlan::foreign(key);
+    stage.judge.begins_polling(key, rhythm.is_some());
     while began.elapsed() < lasts {
         let value = format!("foreign-{}", chance.u64(..));
         if stage.server.command(&["SET", &name, &value, "NX", "PX", "500"]) == Reply::ok() {
             let id = stage.judge.asks(&Asked {
-                process: 900,
+                process: STRANGER,
                 incarnation: 0,
                 task: 0,
                 runtime: 0,
@@ -390,13 +417,16 @@ async fn poll(stage: &Arc<Stage>, key: usize, lasts: Duration, chance: &mut fast
                 plan: &plan,
             });
             stage.judge.begins(id, None);
-            sleep(Duration::from_millis(chance.u64(1..100))).await;
+            let longest = if rhythm.is_some() { 40 } else { 100 };
+            sleep(Duration::from_millis(chance.u64(1..longest))).await;
             stage.judge.leaves(id, true);
             stage.judge.ends(id, None);
             if stage.server.command(&["GET", &name]) == Reply::text(&value) {
                 drop(stage.server.command(&["DEL", &name]));
             }
         }
-        sleep(Duration::from_millis(chance.u64(1..30))).await;
+        let pause = rhythm.unwrap_or_else(|| Duration::from_millis(chance.u64(1..30)));
+        sleep(pause).await;
     }
+    stage.judge.ends_polling(key);
 }

@@ -50,6 +50,21 @@ const BODIES_AFTER_LOSS: u32 = 5;
 /// A `fair` call that asked so much later than another one never comes first.
 const CLEARLY_LATER: Duration = Duration::from_millis(500);
 
+/// A client of another kind that polls has a turn within this time, and what locks may be passed on for inside processes, if others have so
+/// many, none of them longer than this.
+const TURN_OF_A_STRANGER: Duration = Duration::from_secs(3);
+const TURNS_OF_OTHERS: u32 = 30;
+const CHANGES_HANDS: Duration = Duration::from_millis(500);
+/// The process of such clients.
+pub const STRANGER: usize = 900;
+/// A call that has waited for this long has its turn before so many have it that asked later.
+const STARVES_AFTER: Duration = Duration::from_secs(6);
+const STARVES_BEHIND: u32 = 150;
+/// The most commands in one script.
+const COMMANDS_OF_A_SCRIPT: u32 = 2_000;
+/// A lock is renewed in time if the store has carried out commands for this long.
+const RENEWED_WITHIN: Duration = Duration::from_millis(700);
+
 /// The rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
@@ -109,8 +124,8 @@ struct Inner {
     /// The number of writes to what each key protects.
     written: Vec<u64>,
     violations: Vec<Violation>,
-    /// The beginning of the present second, and the number of commands and of calls by then.
-    second: (Instant, u64, u64),
+    /// The beginning of the present second, and the number of commands, of calls, and of calls under way by then.
+    second: (Instant, u64, u64, u64),
     processes: u64,
     /// When calls ended that may have taken something without an answer, which is given back in the background.
     doubtful: VecDeque<Instant>,
@@ -127,6 +142,13 @@ struct Inner {
     /// How many of them began while another call waited.
     contended: u64,
     coverage: Coverage,
+    /// The processes whose user may not subscribe.
+    deaf: BTreeSet<usize>,
+    /// The locks that a client of another kind polls for, by key.
+    polled: Vec<Option<Polled>>,
+    /// How long a lock may be passed on inside some process.
+    passed_for: Duration,
+    response_timeouts: Vec<Duration>,
 }
 
 /// Who is disturbed.
@@ -138,6 +160,7 @@ pub enum Scope {
 
 /// A fault that strikes processes, as long as it lasts.
 struct Trouble {
+    fault: Fault,
     scope: Scope,
     since: Instant,
     until: Option<Instant>,
@@ -167,6 +190,8 @@ struct Call {
     asked: Instant,
     /// It is not polled by its caller, and since when.
     frozen: Option<Instant>,
+    /// Its runtime is kept by another call that does not await.
+    is_blocked: bool,
     thawed: Option<Instant>,
     inside: Option<Inside>,
     has_begun: bool,
@@ -181,6 +206,16 @@ struct Call {
     left: Option<Instant>,
     /// The number of writes when it asked.
     written: u64,
+    /// The number of calls that asked later and got in before it.
+    passed_by: u32,
+}
+
+/// A lock that a client of another kind polls for.
+struct Polled {
+    /// Its last turn, or its beginning, or the last time at which the lock did not change hands all the time.
+    since: Instant,
+    /// The bodies of others since then.
+    others: u32,
 }
 
 struct Inside {
@@ -192,6 +227,7 @@ impl Call {
     /// Returns `true` if it is polled, and has been for this long.
     fn has_run(&self, lately: Duration) -> bool {
         self.frozen.is_none()
+            && !self.is_blocked
             && self.thawed.is_none_or(|at| at.elapsed() >= lately)
             && self.home.has_run(self.runtime, lately)
     }
@@ -257,13 +293,13 @@ impl Judge {
             tokens: vec![0; keys],
             written: vec![0; keys],
             violations: Vec::new(),
-            second: (now, 0, 0),
+            second: (now, 0, 0, 0),
             processes: u64::try_from(plan.processes.len()).unwrap_or_default(),
             doubtful: VecDeque::new(),
             has_strangers: plan.faults.iter().any(|fault| {
                 matches!(
                     fault.kind,
-                    Fault::Forge | Fault::ForgeQueue | Fault::ForeignPoller | Fault::Overwrite
+                    Fault::Forge | Fault::ForgeQueue | Fault::ForeignPoller | Fault::SteadyPoller | Fault::Overwrite
                 )
             }),
             was_set_back: false,
@@ -272,6 +308,15 @@ impl Judge {
             sections: 0,
             contended: 0,
             coverage: Coverage::default(),
+            deaf: BTreeSet::new(),
+            polled: (0..keys).map(|_| None).collect(),
+            passed_for: plan
+                .processes
+                .iter()
+                .map(|process| process.handover.1)
+                .max()
+                .unwrap_or_default(),
+            response_timeouts: plan.processes.iter().map(|process| process.response_timeout).collect(),
         })))
     }
 
@@ -296,6 +341,7 @@ impl Judge {
             passed_for: asked.passed_for,
             asked: Instant::now(),
             frozen: None,
+            is_blocked: false,
             thawed: None,
             inside: None,
             has_begun: false,
@@ -305,8 +351,22 @@ impl Judge {
             lost_at: None,
             left: None,
             written: inner.written[plan.keys[0]],
+            passed_by: 0,
             plan,
         };
+        let lasting = |fault: Fault| match fault {
+            Fault::Deaf => inner.deaf.contains(&call.process),
+            Fault::SteadyPoller => call.plan.keys.iter().any(|key| inner.polled[*key].is_some()),
+            fault => inner.troubles.iter().any(|trouble| {
+                trouble.fault == fault && trouble.until.is_none() && trouble.scope == Scope::Process(call.process)
+            }),
+        };
+        let lasting: Vec<Fault> = Fault::LASTING.into_iter().filter(|fault| lasting(*fault)).collect();
+        for fault in lasting {
+            for feature in call.plan.features() {
+                inner.coverage.hit(feature, fault);
+            }
+        }
         inner.calls.insert(id, call);
         id
     }
@@ -446,11 +506,48 @@ impl Judge {
             scope == Scope::Everybody || scope == Scope::Process(call.process)
         });
         inner.troubles.push(Trouble {
+            fault,
             scope,
             since: Instant::now(),
             until: None,
         });
         inner.troubles.len() - 1
+    }
+
+    /// From now on the user of a process may not subscribe.
+    pub fn is_deaf(&self, process: usize) {
+        self.inner().deaf.insert(process);
+    }
+
+    /// The runtime of a process stands still from now on, or goes on.
+    pub fn blocks(&self, (process, incarnation, runtime): (usize, u32, u32), is_blocked: bool) {
+        let mut inner = self.inner();
+        inner
+            .server
+            .note(|| format!("the runtime {runtime} of process {process} stands still: {is_blocked}"));
+        let is_in_it =
+            |call: &&mut Call| (call.process, call.incarnation, call.runtime) == (process, incarnation, runtime);
+        for call in inner.calls.values_mut().filter(is_in_it) {
+            call.stood_still = true;
+            call.is_blocked = is_blocked;
+            if !is_blocked {
+                call.thawed = Some(Instant::now());
+            }
+        }
+    }
+
+    /// A client of another kind polls for a lock from now on.
+    pub fn begins_polling(&self, key: usize, is_steady: bool) {
+        if is_steady {
+            self.inner().polled[key] = Some(Polled {
+                since: Instant::now(),
+                others: 0,
+            });
+        }
+    }
+
+    pub fn ends_polling(&self, key: usize) {
+        self.inner().polled[key] = None;
     }
 
     /// A fault strikes that disturbs nobody, or only the data.
@@ -630,6 +727,15 @@ impl Inner {
         })
     }
 
+    /// As [`was_disturbed`](Self::was_disturbed), but a call looks by itself where its lock thread cannot.
+    fn was_kept_from_looking(&self, process: usize, since: Instant) -> bool {
+        self.troubles.iter().any(|trouble| {
+            let concerns = trouble.scope == Scope::Everybody || trouble.scope == Scope::Process(process);
+            let is_in_background = matches!(trouble.fault, Fault::SilentBackground | Fault::CutListeners);
+            concerns && !is_in_background && trouble.until.is_none_or(|until| until + AFTERMATH >= since)
+        })
+    }
+
     fn was_anybody_disturbed(&self, since: Instant) -> bool {
         let is_recent = |trouble: &Trouble| trouble.until.is_none_or(|until| until + AFTERMATH >= since);
         self.troubles.iter().any(is_recent)
@@ -693,6 +799,27 @@ impl Inner {
                 self.overtaken.push((*overtaken, who.clone(), Instant::now()));
             }
         }
+        let begun = self.calls[&id].plan.clone();
+        let asked = self.calls[&id].asked;
+        let is_plain = |plan: &CallPlan| plan.keys.len() == 1 && plan.mode == LockMode::Exclusive;
+        for other in self
+            .calls
+            .values_mut()
+            .filter(|other| !other.has_begun && is_plain(&other.plan))
+        {
+            if is_plain(&begun) && other.plan.keys == begun.keys && other.asked < asked {
+                other.passed_by += 1;
+            }
+        }
+        for key in &keys {
+            match &mut self.polled[*key] {
+                Some(polled) if process == STRANGER => {
+                    (polled.since, polled.others) = (Instant::now(), 0);
+                }
+                Some(polled) => polled.others += 1,
+                None => {}
+            }
+        }
         self.wait_is_kept(id);
         for key in &keys {
             self.taken[*key] = Instant::now();
@@ -701,9 +828,10 @@ impl Inner {
         self.look();
         // Under a lock that was lost, few bodies begin in the process that had it, beside the holder that the server knows.
         let together = self.pairs.keys().any(|(one, other)| *one == id || *other == id);
+        let is_ours = process != STRANGER;
         let lost = keys
             .iter()
-            .filter(|key| together && !self.holds(process, incarnation, **key));
+            .filter(|key| together && is_ours && !self.holds(process, incarnation, **key));
         let lost: Vec<usize> = lost.copied().collect();
         let mut losses = self.losses.iter_mut().rev();
         let latest = losses.find(|loss| lost.iter().any(|key| loss.key.is_none_or(|of| of == *key)));
@@ -770,7 +898,14 @@ impl Inner {
                     .get(&(**other_id, **id))
                     .copied()
                     .unwrap_or_else(Instant::now);
-                if is_bad && !self.may_overlap(*key, call, other, since) {
+                // Of those who share a semaphore any may be the one too many.
+                let is_too_many = matches!(call.plan.mode, LockMode::Semaphore(_));
+                let mut thirds = inside.iter().map(|(_, third)| third);
+                let may_overlap = self.may_overlap(*key, call, other, since)
+                    || is_too_many
+                        && thirds
+                            .any(|third| third.plan.keys.contains(key) && self.may_overlap(*key, third, call, since));
+                if is_bad && !may_overlap {
                     let what = format!("{} and {} are inside of key {key} together", other.who, call.who);
                     together.push(((**other_id, **id), Some(what)));
                 } else if is_bad {
@@ -811,8 +946,10 @@ impl Inner {
                 self.used[key] = now;
             }
         }
-        // A waiter that forged messages have told of the lock in vain believes the next one after a pause.
-        let patience = Duration::from_millis(if self.has_strangers { 300 } else { 50 });
+        // A waiter that forged messages have told of the lock in vain believes the next one after a pause. One that may not subscribe finds
+        // what it has been given by looking.
+        let is_slow = self.has_strangers || !self.deaf.is_empty();
+        let patience = Duration::from_millis(if is_slow { 300 } else { 50 });
         let (ripe, rest) = std::mem::take(&mut self.overtaken)
             .into_iter()
             .partition(|(_, _, at)| at.elapsed() > patience);
@@ -828,6 +965,7 @@ impl Inner {
                 self.violates(Rule::Fair, what);
             }
         }
+        self.look_at_turns();
         let mut found = Vec::new();
         for call in self.calls.values().filter(|call| !call.has_begun) {
             let free = call.plan.keys.iter().map(|key| self.taken[*key]).max().unwrap_or(now);
@@ -835,7 +973,7 @@ impl Inner {
             if now.saturating_duration_since(since) > FREE_FOR
                 && call.has_run(FREE_FOR)
                 && !call.stood_still
-                && !self.was_disturbed(call.process, since)
+                && !self.was_kept_from_looking(call.process, since)
                 && !self
                     .calls
                     .values()
@@ -859,7 +997,8 @@ impl Inner {
                 continue;
             }
             let stands_still = |other: &&Call| {
-                shares_a_key(other, call) && (other.frozen.is_some() || other.thawed.is_some_and(|at| at >= since))
+                shares_a_key(other, call)
+                    && (other.frozen.is_some() || other.is_blocked || other.thawed.is_some_and(|at| at >= since))
             };
             let standing = u32::try_from(self.calls.values().filter(stands_still).count()).unwrap_or(u32::MAX);
             let longest = UNUSED_FOR + UNUSED_FOR_A_CALL * standing;
@@ -876,6 +1015,97 @@ impl Inner {
             let what = format!("{who} waits though nobody is inside of its lock, which was kept for {longest:?}");
             self.violates(Rule::Progress, what);
         }
+    }
+
+    /// Finds those who wait for a turn that others have again and again.
+    fn look_at_turns(&mut self) {
+        let mut found = Vec::new();
+        let patience = self.passed_for * 2;
+        for call in self.calls.values_mut().filter(|call| !call.has_begun) {
+            if call.passed_by >= STARVES_BEHIND && call.asked.elapsed() > STARVES_AFTER + patience && !call.stood_still
+            {
+                found.push((
+                    call.process,
+                    call.asked,
+                    call.plan.keys[0],
+                    call.who.clone(),
+                    call.passed_by,
+                ));
+                call.passed_by = 0;
+            }
+        }
+        for (process, asked, key, who, passed_by) in found {
+            let stands_still =
+                |other: &Call| other.stood_still && other.process == process && other.plan.keys.contains(&key);
+            let is_lost = self.losses.iter().any(|loss| loss.at >= asked);
+            if !is_lost && !self.was_disturbed(process, asked) && !self.calls.values().any(stands_still) {
+                let what = format!(
+                    "{who} waits for {:?}, and {passed_by} have had its lock that asked later",
+                    asked.elapsed()
+                );
+                self.violates(Rule::Fair, what);
+            }
+        }
+        // A holder that keeps it for long keeps it from everybody.
+        let is_long = |call: &&Call| {
+            call.inside
+                .as_ref()
+                .is_some_and(|inside| inside.since.elapsed() > CHANGES_HANDS)
+        };
+        let kept: BTreeSet<usize> = self
+            .calls
+            .values()
+            .filter(is_long)
+            .flat_map(|call| call.plan.keys.clone())
+            .collect();
+        for key in kept {
+            if let Some(polled) = &mut self.polled[key] {
+                (polled.since, polled.others) = (Instant::now(), 0);
+            }
+        }
+        let starves = |polled: &&mut Polled| {
+            polled.others >= TURNS_OF_OTHERS && polled.since.elapsed() > TURN_OF_A_STRANGER + patience
+        };
+        let mut found = Vec::new();
+        for (key, polled) in self.polled.iter_mut().enumerate() {
+            if let Some(polled) = polled.as_mut().filter(starves) {
+                found.push((key, polled.since, polled.others));
+                (polled.since, polled.others) = (Instant::now(), 0);
+            }
+        }
+        for (key, since, others) in found {
+            if !self.was_anybody_disturbed(since) && !self.losses.iter().any(|loss| loss.at >= since) {
+                let what = format!(
+                    "a client of another kind polls for key {key} in vain for {:?}, and {others} others have had it",
+                    since.elapsed()
+                );
+                self.violates(Rule::Fair, what);
+            }
+        }
+        let most = self.server.change(|engine| std::mem::take(&mut engine.longest_script));
+        if most > COMMANDS_OF_A_SCRIPT {
+            self.violates(Rule::NoStorm, format!("a script carries out {most} commands"));
+        }
+    }
+
+    /// Returns `true` if the store has carried out all commands of a process lately, so that it could renew its locks.
+    fn could_renew(&self, process: usize) -> bool {
+        let now = Instant::now();
+        let response_timeout = self.response_timeouts.get(process).copied().unwrap_or_default();
+        self.troubles.iter().all(|trouble| {
+            let concerns = trouble.scope == Scope::Everybody || trouble.scope == Scope::Process(process);
+            // Where connections have ended or are silent, new ones are made, which may hang as well.
+            let needs_no_connection = matches!(
+                trouble.fault,
+                Fault::ServerFreeze | Fault::Loading | Fault::OutOfMemory | Fault::ReadOnly
+            );
+            let longest = if needs_no_connection {
+                RENEWED_WITHIN
+            } else {
+                response_timeout + Duration::from_secs(1)
+            };
+            !concerns || trouble.until.is_some_and(|until| until + longest < now)
+        })
     }
 
     /// Returns what is wrong if the lock of a successful call had been lost for long when its body was over.
@@ -900,14 +1130,14 @@ impl Inner {
 
     /// Counts the commands of each second.
     fn look_at_commands(&mut self) {
-        let (began, commands, asked) = self.second;
+        let (began, commands, asked, open_then) = self.second;
         if began.elapsed() < Duration::from_secs(1) {
             return;
         }
-        let now = (Instant::now(), self.server.commands(), self.next);
-        self.second = now;
         let open = u64::try_from(self.calls.len()).unwrap_or_default();
-        let calls = now.2 - asked + open;
+        let now = (Instant::now(), self.server.commands(), self.next, open);
+        self.second = now;
+        let calls = now.2 - asked + open.max(open_then);
         while self.doubtful.front().is_some_and(|at| at.elapsed() > RELEASED_WITHIN) {
             self.doubtful.pop_front();
         }
@@ -968,6 +1198,20 @@ impl Inner {
                     (Rule::WaitIsKept, what)
                 })
             }
+            Err(LockError::Lost { reason, .. })
+                if matches!(reason, LostReason::Expired | LostReason::Unreachable)
+                    && call.plan.renew
+                    && call.plan.max_renewals.is_none()
+                    // These learn of the loss when they ask for it.
+                    && !call.plan.signal
+                    && !call.plan.guard
+                    && !call.stood_still
+                    && !lost_data
+                    && self.could_renew(call.process) =>
+            {
+                let what = format!("{who} is told {reason:?} though its lock could be renewed");
+                Some((Rule::NotLostWithoutDanger, what))
+            }
             Err(LockError::Lost { reason, .. }) => {
                 let ran_out = *reason == LostReason::Expired && (!call.plan.renew || call.stood_still);
                 (!disturbed && !lost_data && !ran_out && !call.stood_still)
@@ -977,7 +1221,7 @@ impl Inner {
                 let renewals = call.plan.max_renewals.unwrap_or(30);
                 let least = call.plan.lease.mul_f64(0.65) * (renewals + 1);
                 // It counts from the request that was granted, whose answer may have been slow.
-                let asking = if disturbed { ONE_TRY } else { Duration::from_millis(20) };
+                let asking = if disturbed { ONE_TRY } else { Duration::from_millis(50) };
                 let least = least.saturating_sub(call.passed_for + asking);
                 (*held < least && !call.stood_still).then(|| {
                     let what = format!("{who} counts as hung after {held:?}");

@@ -1,6 +1,6 @@
 //! The network between processes and a server, and what can go wrong in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,6 +25,9 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(3);
 /// A client's system gives a silent connection up on which nothing is sent either.
 const IDLE: Duration = Duration::from_secs(13);
 
+/// The user that may not subscribe.
+const DEAF: &str = "deaf";
+
 /// The connections of all processes to one server. Clones are one network.
 #[derive(Clone)]
 pub struct Network(Arc<Inner>);
@@ -43,6 +46,10 @@ struct State {
     ways: BTreeMap<u32, Way>,
     /// The number of connections that were asked for.
     dials: u64,
+    /// The processes whose lock threads reach nothing, those whose connections are cut when they subscribe, and those whose user may not.
+    cut_off: BTreeSet<u32>,
+    deafened: BTreeSet<u32>,
+    deaf: BTreeSet<u32>,
 }
 
 /// The way from one process to the server.
@@ -88,6 +95,8 @@ pub struct Silence {
 /// One connection.
 struct Link {
     process: u32,
+    /// It was made in the lock thread.
+    is_background: bool,
     silence: Silence,
     /// Since when the client waits for an acknowledgement.
     unacknowledged: Option<Instant>,
@@ -109,6 +118,9 @@ impl Network {
                 links: BTreeMap::new(),
                 ways: BTreeMap::new(),
                 dials: 0,
+                cut_off: BTreeSet::new(),
+                deafened: BTreeSet::new(),
+                deaf: BTreeSet::new(),
             }),
         }))
     }
@@ -129,6 +141,7 @@ impl Network {
     ) -> Result<MultiplexedConnection, RedisError> {
         let number = process.number();
         self.state().dials += 1;
+        let is_background = world::current_runtime() == Some(world::LOCK_THREAD);
         tokio::time::sleep(self.latency(number) + self.latency(number)).await;
         let way = self.way(number);
         match way.dial {
@@ -136,13 +149,14 @@ impl Network {
             _ if !self.0.server.is_up() => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
             DialFault::Hangs => std::future::pending().await,
             _ if way.silence != Silence::default() => std::future::pending().await,
+            _ if is_background && self.state().cut_off.contains(&number) => std::future::pending().await,
             DialFault::None | DialFault::Dies(_) => {}
         }
         let dies_after = match way.dial {
             DialFault::Dies(after) => Some(after),
             _ => None,
         };
-        let stream = self.connect(number, dies_after);
+        let stream = self.open(number, is_background, dies_after);
         let (connection, driver) =
             MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
         drop(world::spawn_beside(&process.world(), driver));
@@ -151,14 +165,26 @@ impl Network {
 
     /// Returns a stream that leads to the server.
     pub fn connect(&self, process: u32, dies_after: Option<u32>) -> DuplexStream {
+        self.open(process, false, dies_after)
+    }
+
+    fn open(&self, process: u32, is_background: bool, dies_after: Option<u32>) -> DuplexStream {
         let (theirs, ours) = tokio::io::duplex(STREAM);
         let (requests, answers) = tokio::io::split(ours);
         let (id, has_output) = self.0.server.open();
+        if self.state().deaf.contains(&process) {
+            self.0.server.change(|engine| {
+                if let Some(session) = engine.sessions.get_mut(&id) {
+                    DEAF.clone_into(&mut session.user);
+                }
+            });
+        }
         let changed = Arc::new(Notify::new());
         let up = tokio::spawn(self.clone().up(id, requests, Arc::clone(&changed)));
         let down = tokio::spawn(self.clone().down(id, answers, has_output, Arc::clone(&changed)));
         let link = Link {
             process,
+            is_background,
             silence: Silence::default(),
             unacknowledged: None,
             silent_since: None,
@@ -194,7 +220,7 @@ impl Network {
             while let Some(command) = resp::take_command(&mut unread) {
                 let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
                 self.0.server.carry_out(id, &words);
-                if self.dies_now(id) {
+                if self.dies_now(id, words.first().copied().unwrap_or_default()) {
                     self.cut(id);
                     return;
                 }
@@ -269,11 +295,15 @@ impl Network {
     }
 
     /// Returns `true` if the connection is to be cut now that another command was carried out.
-    fn dies_now(&self, id: u64) -> bool {
+    fn dies_now(&self, id: u64, command: &[u8]) -> bool {
         let mut state = self.state();
+        let state = &mut *state;
         let Some(link) = state.links.get_mut(&id) else {
             return true;
         };
+        if command.eq_ignore_ascii_case(b"SUBSCRIBE") && state.deafened.contains(&link.process) {
+            return true;
+        }
         if link.loses_reply {
             return true;
         }
@@ -341,6 +371,45 @@ impl Network {
             link.silent_since = Some(Instant::now());
             let watch = tokio::spawn(self.clone().give_up(id));
             link.tasks.push(watch.abort_handle());
+        }
+    }
+
+    /// Lets nothing through on the connections of a process's lock thread, and lets it make no new ones; or ends that.
+    pub fn cut_off(&self, process: u32, is_cut_off: bool) {
+        let (links, silence) = {
+            let mut state = self.state();
+            if is_cut_off {
+                state.cut_off.insert(process);
+            } else {
+                state.cut_off.remove(&process);
+            }
+            let links = state.links.iter();
+            let links = links.filter(|(_, link)| link.process == process && link.is_background);
+            let silence = Silence {
+                up: is_cut_off,
+                down: is_cut_off,
+            };
+            (links.map(|(id, _)| *id).collect::<Vec<_>>(), silence)
+        };
+        links.into_iter().for_each(|link| self.silence(link, silence));
+    }
+
+    /// Lets a process connect as a user that may not subscribe, and ends its connections.
+    pub fn may_not_listen(&self, process: u32) {
+        let rules = ["on", "nopass", "~*", "&*", "+@all", "-subscribe"];
+        let words: Vec<&str> = ["ACL", "SETUSER", DEAF].into_iter().chain(rules).collect();
+        drop(self.0.server.command(&words));
+        self.state().deaf.insert(process);
+        self.hang_up(process);
+    }
+
+    /// Cuts the connections of a process when they subscribe, or ends that.
+    pub fn deafen(&self, process: u32, is_deafened: bool) {
+        let mut state = self.state();
+        if is_deafened {
+            state.deafened.insert(process);
+        } else {
+            state.deafened.remove(&process);
         }
     }
 

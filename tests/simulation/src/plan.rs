@@ -86,6 +86,8 @@ pub struct CallPlan {
     pub guard: bool,
     /// Its body runs a part of its work in a task of the lock.
     pub tasks: bool,
+    /// Its body drives a task of somebody else.
+    pub drives: bool,
     pub at_least: Duration,
     pub lock_delay: Duration,
     pub body: BodyPlan,
@@ -93,6 +95,8 @@ pub struct CallPlan {
     pub freeze: Option<(u32, Duration)>,
     /// The call is polled so often, and then dropped.
     pub drop_after: Option<u32>,
+    /// After the call has ended, its runtime stands still for this long.
+    pub blocks: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -162,6 +166,16 @@ pub enum Fault {
     Dropped,
     /// Of one call: its body panics.
     Panic,
+    /// Of one call: after its end the runtime of its caller stands still, as in a program that waits for something else.
+    Blocked,
+    /// A process's user may not subscribe.
+    Deaf,
+    /// Nothing arrives on the connections of a process's lock thread, and no new one is made for it.
+    SilentBackground,
+    /// The connections of a process are cut when they subscribe.
+    CutListeners,
+    /// Another library's client takes a lock in a rhythm of its own, again and again.
+    SteadyPoller,
 }
 
 impl Fault {
@@ -205,11 +219,18 @@ impl Fault {
 }
 
 impl Fault {
+    /// Those that last for most of a seed.
+    pub const LASTING: [Self; 4] = [
+        Self::Deaf,
+        Self::SilentBackground,
+        Self::CutListeners,
+        Self::SteadyPoller,
+    ];
+
     /// Returns all, with those that strike one call.
     pub fn all() -> impl Iterator<Item = Self> {
-        Self::DRAWN
-            .into_iter()
-            .chain([Self::NotPolled, Self::Dropped, Self::Panic])
+        let of_calls = [Self::NotPolled, Self::Dropped, Self::Panic, Self::Blocked];
+        Self::DRAWN.into_iter().chain(Self::LASTING).chain(of_calls)
     }
 }
 
@@ -219,7 +240,78 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The parts of a plan that are left out: `p1` a process, `t1.2` a task, `c1.2.3` a call, `f4` a fault.
+/// What a part of the seeds have in addition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extra {
+    /// A fault that lasts for most of the seed.
+    Lasting(Fault),
+    /// Calls after whose end their runtime stands still.
+    Blocks,
+    /// Bodies that drive tasks of their own.
+    Drives,
+    /// A crowd of calls that may be inside together.
+    Readers,
+    /// Bodies that are longer than their leases, and faults that are as long.
+    Long,
+    /// A process that is killed, and a server whose clock is set back then.
+    SetBack,
+}
+
+impl Extra {
+    /// Draws by a chance of its own, so that everything else that a seed draws stays what it is.
+    fn draw(seed: u64) -> Option<Self> {
+        let mut draw = Draw(fastrand::Rng::with_seed(seed.rotate_left(24)));
+        if !draw.one_in(3) {
+            return None;
+        }
+        Some(match draw.0.u32(..9) {
+            0..4 => Self::Lasting(draw.of(&Fault::LASTING)),
+            4 => Self::Blocks,
+            5 => Self::Drives,
+            6 => Self::Readers,
+            7 => Self::Long,
+            _ => Self::SetBack,
+        })
+    }
+}
+
+impl Extra {
+    /// Returns the faults that belong to it.
+    fn faults(self, seed: u64, processes: usize) -> Vec<FaultPlan> {
+        let mut draw = Draw(fastrand::Rng::with_seed(seed.rotate_left(40)));
+        match self {
+            Self::Lasting(kind) => vec![FaultPlan {
+                at: draw.ms(1, 3_000),
+                lasts: draw.ms(10_000, 18_000),
+                process: draw.0.usize(..processes),
+                kind,
+            }],
+            // Processes that were killed have left signs of life that are in the future then.
+            Self::SetBack => (0..4)
+                .flat_map(|round| {
+                    let at = Duration::from_millis(2_000 + 4_000 * round + draw.0.u64(..2_000));
+                    let process = draw.0.usize(..processes);
+                    let kill = FaultPlan {
+                        at,
+                        lasts: draw.ms(50, 1_000),
+                        process,
+                        kind: Fault::Kill,
+                    };
+                    let set_back = FaultPlan {
+                        at: at + draw.ms(1, 300),
+                        lasts: draw.ms(500, 20_000),
+                        process,
+                        kind: Fault::ClockBack,
+                    };
+                    [kill, set_back]
+                })
+                .collect(),
+            Self::Blocks | Self::Drives | Self::Readers | Self::Long => Vec::new(),
+        }
+    }
+}
+
+/// The parts of a plan that are left out: `x` what it has in addition, `p1` a process, `t1.2` a task, `c1.2.3` a call, `f4` a fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Without(pub BTreeSet<String>);
 
@@ -295,6 +387,8 @@ struct Swarm {
     odd_ends: bool,
     mixed: bool,
     many: bool,
+    blocks: bool,
+    drives: bool,
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -318,9 +412,11 @@ impl Plan {
             }
         }
         let is_dense = shape == Shape::Dense;
+        let extra = Extra::draw(seed).filter(|_| !without.has("x"));
+        swarm.add(extra);
         let processes = (0..count)
             .map(|process| {
-                if is_dense {
+                if is_dense && !matches!(extra, Some(Extra::Long | Extra::Readers)) {
                     swarm.hurry(&mut draw);
                 }
                 ProcessPlan::draw(&mut draw, &swarm, process, without)
@@ -333,12 +429,21 @@ impl Plan {
             _ if draw.one_in(5) => 0,
             _ => draw.0.usize(1..=8),
         };
+        // What is slow to show itself needs time without anything else.
+        let count = match extra {
+            None | Some(Extra::Long) => count,
+            Some(_) => count / if is_dense { 8 } else { 3 },
+        };
         let struck = if is_dense {
             swarm.keys.clone()
         } else {
             (0..KEYS).collect()
         };
-        let longest = if is_dense { 1_500 } else { 6_000 };
+        let longest = match extra {
+            Some(Extra::Long) => 15_000,
+            _ if is_dense => 1_500,
+            _ => 6_000,
+        };
         let mut faults = Vec::new();
         for number in 0..count {
             let fault = FaultPlan {
@@ -351,6 +456,7 @@ impl Plan {
                 faults.push(fault);
             }
         }
+        faults.extend(extra.iter().flat_map(|extra| extra.faults(seed, processes.len())));
         faults.sort_by_key(|fault| fault.at);
         Self {
             seed,
@@ -364,9 +470,10 @@ impl Plan {
     /// Returns the names of the parts that can be left out, large ones first.
     pub fn parts(seed: u64, shape: Shape, without: &Without) -> Vec<String> {
         let whole = Self::draw(seed, shape, &Without::default());
-        let mut parts = Vec::new();
+        let mut parts = vec!["x".to_owned()];
         parts.extend((0..whole.processes.len()).map(|process| format!("p{process}")));
-        let faults = whole.faults.len();
+        let extra = Extra::draw(seed).map_or(0, |extra| extra.faults(seed, whole.processes.len()).len());
+        let faults = whole.faults.len().saturating_sub(extra);
         parts.extend((0..faults).map(|fault| format!("f{fault}")));
         for (process, plan) in whole.processes.iter().enumerate() {
             parts.extend((0..plan.tasks.len()).map(|task| format!("t{process}.{task}")));
@@ -436,6 +543,31 @@ impl Swarm {
             odd_ends: draw.one_in(4),
             mixed: draw.one_in(4),
             many: draw.one_in(3),
+            blocks: false,
+            drives: false,
+        }
+    }
+
+    /// Adds what a part of the seeds have.
+    fn add(&mut self, extra: Option<Extra>) {
+        match extra {
+            Some(Extra::Blocks) => (self.blocks, self.pipelined) = (true, true),
+            Some(Extra::Drives) => self.drives = true,
+            Some(Extra::Readers) => {
+                self.keys = vec![2, 3];
+                self.tasks = Some(100);
+                self.calls = (2, 4);
+                self.busy = 2_000;
+                self.body = (Duration::from_millis(1), Duration::from_millis(400));
+                self.waits = vec![Duration::from_secs(10)];
+                (self.many, self.freezes, self.drops) = (false, false, false);
+            }
+            Some(Extra::Long) => {
+                self.body = (Duration::from_secs(2), Duration::from_secs(45));
+                self.calls = (2, 5);
+                self.leases = [3, 15, 30].map(Duration::from_secs).to_vec();
+            }
+            Some(Extra::Lasting(_) | Extra::SetBack) | None => {}
         }
     }
 
@@ -574,6 +706,8 @@ impl CallPlan {
             freeze: Self::freeze(draw, swarm),
             drop_after: Self::drop_after(draw, swarm),
             tasks: some(draw, swarm.tasks_of_bodies, 3),
+            drives: is_plain && some(draw, swarm.drives, 2),
+            blocks: some(draw, swarm.blocks, 12).then(|| draw.ms(50, 8_000)),
             mode,
             ..Self::plain(draw, swarm, keys, lease)
         }
@@ -617,6 +751,8 @@ impl CallPlan {
             lock_delay: Duration::ZERO,
             freeze: None,
             drop_after: None,
+            drives: false,
+            blocks: None,
         }
     }
 
@@ -626,6 +762,15 @@ impl CallPlan {
         let swarm = Swarm::draw(&mut draw);
         let lease = Duration::from_millis(500);
         Self::plain(&mut draw, &swarm, vec![key], lease)
+    }
+
+    /// Returns the plan of somebody else's call for the same lock, which is made in the middle of this one.
+    pub fn of_another(&self) -> Self {
+        Self {
+            wait: Duration::ZERO,
+            drives: false,
+            ..self.clone()
+        }
     }
 
     /// Returns the names of what the call uses.
@@ -651,6 +796,7 @@ impl CallPlan {
             (!self.renew, "no_renewal"),
             (self.guard, "guard"),
             (self.tasks, "tasks"),
+            (self.drives, "drives"),
         ] {
             features.extend(is_on.then_some(name));
         }
@@ -681,6 +827,9 @@ impl fmt::Display for CallPlan {
         }
         if let Some(after) = self.drop_after {
             write!(f, ", dropped after {after} polls")?;
+        }
+        if let Some(span) = self.blocks {
+            write!(f, ", then its runtime stands still for {span:?}")?;
         }
         let BodyPlan { awaits, span, end } = self.body;
         write!(f, "; {awaits} awaits in {span:?}, ends with {end:?}")

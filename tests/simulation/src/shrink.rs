@@ -18,7 +18,7 @@ pub fn shrink(seed: u64, shape: Shape) {
     };
     let began = Instant::now();
     let mut without = Without::default();
-    for kind in ['p', 'f', 't', 'c'] {
+    for kind in ['x', 'p', 'f', 't', 'c'] {
         let mut size = usize::MAX;
         loop {
             let parts: Vec<String> = Plan::parts(seed, shape, &without);

@@ -95,6 +95,8 @@ pub struct Engine {
     is_applying: bool,
     /// Connections that wait for replicas.
     waiting: usize,
+    /// The most commands of one script.
+    pub longest_script: u32,
 }
 
 impl Engine {
@@ -134,6 +136,7 @@ impl Engine {
             transaction: Transaction::default(),
             is_applying: false,
             waiting: 0,
+            longest_script: 0,
         }
     }
 

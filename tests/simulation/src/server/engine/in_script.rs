@@ -13,6 +13,8 @@ pub(super) struct Running {
     pub(super) keys: Vec<Vec<u8>>,
     traits: Option<Traits>,
     has_written: bool,
+    /// The number of its commands.
+    commands: u32,
     /// What it writes goes to replicas.
     pub(super) replicates: bool,
     is_full: bool,
@@ -38,6 +40,7 @@ impl Engine {
             keys,
             traits,
             has_written: false,
+            commands: 0,
             replicates: true,
             is_full: self.state.is_full && self.state.follows.is_none(),
         });
@@ -45,7 +48,8 @@ impl Engine {
     }
 
     pub(crate) fn end_script(&mut self) {
-        self.script = None;
+        let commands = self.script.take().map_or(0, |script| script.commands);
+        self.longest_script = self.longest_script.max(commands);
     }
 
     pub(crate) fn replicate(&mut self, replicates: bool) {
@@ -56,6 +60,9 @@ impl Engine {
 
     /// Carries out a command of a script.
     pub(crate) fn ask(&mut self, caller: &Caller, words: &[&[u8]]) -> Asked {
+        if let Some(script) = &mut self.script {
+            script.commands += 1;
+        }
         let version = self.version;
         let caller = Caller { is_3: false, ..*caller };
         let refused = |seven: &str, six: &str| Asked::Refused(if version.is_7() { seven } else { six }.to_owned());
