@@ -303,6 +303,11 @@ async fn calls_behind_one_that_went_straight_to_the_queue_are_told_who_has_the_l
         .unwrap();
     let theirs = builder(&server).build().unwrap();
     let key = "contended";
+    let guard = theirs.lock(key).acquire().await.unwrap();
+    let busy = ours.lock(key).wait(Duration::ZERO).run(async {}).await;
+    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    guard.release().await.unwrap();
+    // Somebody else wanted it lately, so this release may leave it free.
     ours.lock(key).run(async {}).await.unwrap();
     let guard = theirs.lock(key).acquire().await.unwrap();
     let first = tokio::spawn(ours.lock(key).acquire());

@@ -31,36 +31,62 @@ pub(super) struct Lines {
     openings: Mutex<Openings>,
 }
 
-/// The releases that nobody in line waited for and that may have left their lock free for clients
-/// of other kinds.
+/// The locks that other processes wanted lately, whose releases may leave them free for clients of
+/// other kinds though nobody in line waits.
 #[derive(Debug, Default)]
 struct Openings {
-    /// The time of the latest one for each key.
-    by_key: HashMap<Arc<str>, Moment>,
+    by_key: HashMap<Arc<str>, Wanted>,
     /// The number of entries at which the old ones are removed.
     many: usize,
 }
 
+#[derive(Debug)]
+struct Wanted {
+    /// The last time at which somebody else was found to have the lock.
+    seen: Moment,
+    /// The time of the latest release that may have left it free.
+    opened: Option<Moment>,
+}
+
 impl Openings {
-    /// The number of such releases in each interval in which the store leaves a lock free once.
-    /// Only the store knows about the releases of other processes, so one of several is the one.
+    /// The time for which a lock counts as wanted.
+    const LATELY: Duration = Duration::from_secs(2);
+    /// The number of releases that may leave a lock free, in each interval in which the store does
+    /// so once. Only the store knows about the releases of other processes.
     const TRIES: u32 = 4;
     /// The number of entries for which removing old ones is not worth the time.
     const FEW: usize = 1024;
 
-    /// Returns `true` if a release at `now` may leave the lock free.
-    fn begin(&mut self, key: &Arc<str>, now: Moment, settings: LeaveFree) -> bool {
-        let interval = settings.every / Self::TRIES;
-        if self.by_key.get(key).is_some_and(|latest| now.since(*latest) < interval) {
-            return false;
+    /// Records that somebody else has the lock.
+    fn see(&mut self, key: &Arc<str>, now: Moment) {
+        if let Some(wanted) = self.by_key.get_mut(key) {
+            wanted.seen = now;
+            return;
         }
         if self.by_key.len() >= self.many.max(Self::FEW) {
-            let longest = interval.max(settings.pause);
-            self.by_key.retain(|_, latest| now.since(*latest) < longest);
+            self.by_key.retain(|_, wanted| now.since(wanted.seen) < Self::LATELY);
             self.many = 2 * self.by_key.len();
         }
-        self.by_key.insert(Arc::clone(key), now);
-        true
+        let wanted = Wanted {
+            seen: now,
+            opened: None,
+        };
+        self.by_key.insert(Arc::clone(key), wanted);
+    }
+
+    /// Returns `true` if a release at `now` may leave the lock free.
+    fn open(&mut self, key: &Arc<str>, now: Moment, settings: LeaveFree) -> bool {
+        let interval = settings.every / Self::TRIES;
+        let wanted = self.by_key.get_mut(key).filter(|wanted| {
+            let is_early = wanted.opened.is_some_and(|latest| now.since(latest) < interval);
+            now.since(wanted.seen) < Self::LATELY && !is_early
+        });
+        wanted.map(|wanted| wanted.opened = Some(now)).is_some()
+    }
+
+    /// Returns the time of the latest release that may have left the lock free.
+    fn opened(&self, key: &Arc<str>) -> Option<Moment> {
+        self.by_key.get(key)?.opened
     }
 }
 
@@ -411,24 +437,25 @@ impl Lines {
         let Some(settings) = self.backend.leave_free else {
             return false;
         };
-        let latest = self.openings().by_key.get(key).copied();
+        let latest = self.openings().opened(key);
         latest.is_some_and(|latest| self.backend.clock.now().since(latest) < settings.pause)
     }
 
     /// Returns the conditions on which the release by the call in front may leave the lock free for
     /// a while. Returns `None` if a call in line is awake and the line has not yet kept the lock
-    /// for `settings.every`, or if a recent release of this process could have left it free.
+    /// for `settings.every`; if no call is awake, and nobody else wanted the lock lately, or a recent
+    /// release could have left it free.
     fn leave_how_free(&self, key: &Arc<str>, place: u64, now: Moment, settings: LeaveFree) -> Option<LeaveFree> {
         let mut lines = self.lines();
         let mut line = lines.get_mut(key).filter(|line| line.place == place);
         let awake = line.as_mut().filter(|line| line.first_awake().is_some());
         let Some(line) = awake else {
-            let begins = self.openings().begin(key, now, settings);
+            let opens = self.openings().open(key, now, settings);
             // A call that comes while the release is under way must not take what it leaves free.
-            if let Some(line) = line.filter(|_| begins) {
+            if let Some(line) = line.filter(|_| opens) {
                 line.left_free = true;
             }
-            return begins.then_some(settings);
+            return opens.then_some(settings);
         };
         let since = *line.taken_since.get_or_insert(now);
         if now.since(since) < settings.every {
@@ -560,6 +587,9 @@ impl Lines {
 
     /// Passes the store's answer on to the calls behind.
     pub(super) fn tell(&self, head: &QueueHead, news: &Contention) {
+        if self.backend.leave_free.is_some() && news.error.is_none() {
+            self.openings().see(&head.key, self.backend.clock.now());
+        }
         self.show(&head.key, head.number, Front::Told(news.clone()));
     }
 }
