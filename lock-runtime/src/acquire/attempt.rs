@@ -347,7 +347,10 @@ impl Acquisition {
                 // A lock that was left free has no holder to name, and is busy all the same.
                 if news.is_some() || is_answered && !told {
                     told = true;
-                    seen.news = news.unwrap_or_else(|| seen.news.clone());
+                    seen.news = news.unwrap_or_else(|| Contention {
+                        error: None,
+                        ..seen.news.clone()
+                    });
                     if let Some(place) = place {
                         self.manager.lines.tell(place, &seen.news);
                     }

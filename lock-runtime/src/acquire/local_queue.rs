@@ -410,7 +410,8 @@ impl Lines {
             line.place = 0;
             line.vacant = offered.is_none();
             next = offered.map(|offered| {
-                let place = line.new_place(&self.backend.host, offered.left_free);
+                let left_free = offered.left_free || self.is_open(key);
+                let place = line.new_place(&self.backend.host, left_free);
                 (offered, place)
             });
             // This is the best information until the next call has asked.

@@ -322,7 +322,8 @@ impl LockManagerBuilder {
             self.handover,
         );
         backend.response_timeout = self.redis.response_timeout;
-        backend.leave_free = self.leave_free;
+        // No other kind of client polls for a lock in memory.
+        backend.leave_free = self.leave_free.filter(|_| !backend.store.release_is_immediate());
         Ok(LockManager::new(Arc::new(Shared::new(
             pace.receive_hints(backend),
             self.defaults,
