@@ -51,14 +51,17 @@ plant tries-without-a-pause lock-runtime/src/acquire/attempt.rs \
     'Some(pause.min(left))' \
     'Some(pause.min(left).min(Duration::from_millis(1)))'
 
+# For each of these, either part alone is made up for by the other.
 plant looks-without-a-pause lock-runtime/src/store/redis/queue/heartbeat.rs \
     'let pause = FAILED + FAILED_MORE.pause(queue.host(), self.failures);' \
     'let pause = Duration::from_millis(1).min(FAILED + FAILED_MORE.pause(queue.host(), self.failures));'
+also looks-without-a-pause lock-runtime/src/store/redis/connection/slot.rs \
+    'self.pause = if is_steady {' \
+    'self.pause = if is_steady || true {'
 
-# Each of these two alone is made up for by the other.
 plant renewed-late lock-runtime/src/hold/upkeep/watchdog.rs \
     'plan.hurry(self.watchdog.clock.now());' \
     ''
-also renewed-late \
+also renewed-late lock-runtime/src/hold/upkeep/watchdog.rs \
     'let longest = (held.lease / 10).min(held.deadline().since(now) / 4);' \
     'let longest = held.lease / 10;'

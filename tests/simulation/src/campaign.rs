@@ -32,9 +32,10 @@ pub fn one(seed: u64, shape: Shape, without: &Without, trace: bool) -> bool {
         }
     }
     println!(
-        "seed {seed}: {} sections, {} commands, {} connections, {:.0} s simulated in {:.2?}, trace {:016x}",
+        "seed {seed}: {} sections, {} commands ({} in a script at most), {} connections, {:.0} s simulated in {:.2?}, trace {:016x}",
         ended.verdict.sections,
         ended.commands,
+        ended.verdict.longest_script,
         ended.dials,
         ended.length.as_secs_f64(),
         began.elapsed(),

@@ -310,7 +310,7 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
         }
         Fault::SteadyPoller => {
             judge.strikes_only(fault.kind);
-            let rhythm = Duration::from_millis([2, 5, 10][chance.usize(..3)]);
+            let rhythm = Duration::from_millis([1, 5, 10][chance.usize(..3)]);
             poll(stage, key, fault.lasts, Some(rhythm), &mut chance).await;
         }
         Fault::NotPolled | Fault::Dropped | Fault::Panic | Fault::Blocked => {}

@@ -61,7 +61,7 @@ pub const STRANGER: usize = 900;
 const STARVES_AFTER: Duration = Duration::from_secs(6);
 const STARVES_BEHIND: u32 = 150;
 /// The most commands in one script.
-const COMMANDS_OF_A_SCRIPT: u32 = 2_000;
+const COMMANDS_OF_A_SCRIPT: u32 = 900;
 /// A lock is renewed in time if the store has carried out commands for this long.
 const RENEWED_WITHIN: Duration = Duration::from_millis(700);
 
@@ -149,6 +149,8 @@ struct Inner {
     /// How long a lock may be passed on inside some process.
     passed_for: Duration,
     response_timeouts: Vec<Duration>,
+    /// The most commands of one script.
+    longest_script: u32,
 }
 
 /// Who is disturbed.
@@ -316,6 +318,7 @@ impl Judge {
                 .map(|process| process.handover.1)
                 .max()
                 .unwrap_or_default(),
+            longest_script: 0,
             response_timeouts: plan.processes.iter().map(|process| process.response_timeout).collect(),
         })))
     }
@@ -676,6 +679,7 @@ impl Judge {
             violations: std::mem::take(&mut inner.violations),
             sections: inner.sections,
             contended: inner.contended,
+            longest_script: inner.longest_script,
             coverage: std::mem::take(&mut inner.coverage),
         }
     }
@@ -686,6 +690,7 @@ pub struct Verdict {
     pub violations: Vec<Violation>,
     pub sections: u64,
     pub contended: u64,
+    pub longest_script: u32,
     pub coverage: Coverage,
 }
 
@@ -721,19 +726,35 @@ impl Inner {
 
     /// Returns `true` if a fault struck this process between then and now, or its effects may be seen then.
     fn was_disturbed(&self, process: usize, since: Instant) -> bool {
+        self.was_disturbed_by(process, since, |_| true)
+    }
+
+    /// As [`was_disturbed`](Self::was_disturbed), by faults that count.
+    fn was_disturbed_by(&self, process: usize, since: Instant, counts: fn(Fault) -> bool) -> bool {
         self.troubles.iter().any(|trouble| {
             let concerns = trouble.scope == Scope::Everybody || trouble.scope == Scope::Process(process);
-            concerns && trouble.until.is_none_or(|until| until + AFTERMATH >= since)
+            concerns && counts(trouble.fault) && trouble.until.is_none_or(|until| until + AFTERMATH >= since)
         })
     }
 
     /// As [`was_disturbed`](Self::was_disturbed), but a call looks by itself where its lock thread cannot.
     fn was_kept_from_looking(&self, process: usize, since: Instant) -> bool {
-        self.troubles.iter().any(|trouble| {
-            let concerns = trouble.scope == Scope::Everybody || trouble.scope == Scope::Process(process);
-            let is_in_background = matches!(trouble.fault, Fault::SilentBackground | Fault::CutListeners);
-            concerns && !is_in_background && trouble.until.is_none_or(|until| until + AFTERMATH >= since)
+        self.was_disturbed_by(process, since, |fault| {
+            !matches!(fault, Fault::SilentBackground | Fault::CutListeners)
         })
+    }
+
+    /// As [`was_disturbed`](Self::was_disturbed), but the order of those who wait does not depend on the server's clock.
+    fn was_put_out_of_order(&self, process: usize, since: Instant) -> bool {
+        self.was_disturbed_by(process, since, |fault| fault != Fault::ClockBack)
+    }
+
+    /// Returns `true` if the queues may have places of calls that have ended: a process gives none back while its lock thread reaches
+    /// nothing, and keeps all alive by those of its later calls.
+    fn leaves_places(&self) -> bool {
+        self.troubles
+            .iter()
+            .any(|trouble| trouble.fault == Fault::SilentBackground)
     }
 
     fn was_anybody_disturbed(&self, since: Instant) -> bool {
@@ -791,7 +812,7 @@ impl Inner {
                     && other.plan.mode == call.plan.mode
                     && other.asked + CLEARLY_LATER < call.asked
                     && !other.stood_still
-                    && !self.was_disturbed(other.process, other.asked)
+                    && !self.was_put_out_of_order(other.process, other.asked)
                     && !self.losses.iter().any(|loss| loss.at >= other.asked)
             });
             // Those who may be inside together begin in any order.
@@ -959,7 +980,7 @@ impl Inner {
             if let Some(call) = self
                 .calls
                 .get(&id)
-                .filter(|call| !call.has_begun && !call.stood_still && !self.was_disturbed(call.process, at))
+                .filter(|call| !call.has_begun && !call.stood_still && !self.was_put_out_of_order(call.process, at))
             {
                 let what = format!("{by} overtakes {}", call.who);
                 self.violates(Rule::Fair, what);
@@ -993,7 +1014,7 @@ impl Inner {
         for call in self.calls.values().filter(|call| !call.has_begun && !call.stood_still) {
             let used = call.plan.keys.iter().map(|key| self.used[*key]).min().unwrap_or(now);
             let since = used.max(call.asked);
-            if self.was_rewound || now.saturating_duration_since(since) <= UNUSED_FOR {
+            if self.was_rewound || self.leaves_places() || now.saturating_duration_since(since) <= UNUSED_FOR {
                 continue;
             }
             let stands_still = |other: &&Call| {
@@ -1083,6 +1104,7 @@ impl Inner {
             }
         }
         let most = self.server.change(|engine| std::mem::take(&mut engine.longest_script));
+        self.longest_script = self.longest_script.max(most);
         if most > COMMANDS_OF_A_SCRIPT {
             self.violates(Rule::NoStorm, format!("a script carries out {most} commands"));
         }

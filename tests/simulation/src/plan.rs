@@ -389,6 +389,8 @@ struct Swarm {
     many: bool,
     blocks: bool,
     drives: bool,
+    /// Nearly all only read.
+    reads: bool,
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -545,6 +547,7 @@ impl Swarm {
             many: draw.one_in(3),
             blocks: false,
             drives: false,
+            reads: false,
         }
     }
 
@@ -557,7 +560,8 @@ impl Swarm {
                 self.keys = vec![2, 3];
                 self.tasks = Some(100);
                 self.calls = (2, 4);
-                self.busy = 2_000;
+                self.busy = 500;
+                self.reads = true;
                 self.body = (Duration::from_millis(1), Duration::from_millis(400));
                 self.waits = vec![Duration::from_secs(10)];
                 (self.many, self.freezes, self.drops) = (false, false, false);
@@ -567,7 +571,11 @@ impl Swarm {
                 self.calls = (2, 5);
                 self.leases = [3, 15, 30].map(Duration::from_secs).to_vec();
             }
-            Some(Extra::Lasting(_) | Extra::SetBack) | None => {}
+            Some(Extra::SetBack) => {
+                self.fair = true;
+                self.waits = [5_000, 10_000].map(Duration::from_millis).to_vec();
+            }
+            Some(Extra::Lasting(_)) | None => {}
         }
     }
 
@@ -659,6 +667,7 @@ impl CallPlan {
             2..=4 if swarm.mixed && draw.one_in(6) => {
                 draw.of(&[LockMode::Write, LockMode::Read, LockMode::Semaphore(2)])
             }
+            2 if swarm.reads && !draw.one_in(50) => LockMode::Read,
             2 => draw.of(&[LockMode::Read, LockMode::Read, LockMode::Write]),
             3 => LockMode::Semaphore(3),
             4 => LockMode::owner(draw.of(&["red", "blue"])),
