@@ -297,8 +297,6 @@ fn is_over(score: f64, now: u128) -> bool {
 
 /// Every process gets every lock.
 async fn healthy(stage: &Arc<Stage>, hosts: &[Arc<Host>]) {
-    let faults = stage.plan.faults.iter();
-    let has_cut_off = faults.filter(|fault| fault.kind == Fault::SilentBackground).count() > 0;
     for host in hosts {
         if host.process.is_killed() || host.is_over.load(Ordering::Relaxed) {
             continue;
@@ -318,8 +316,8 @@ async fn healthy(stage: &Arc<Stage>, hosts: &[Arc<Host>]) {
             let probe = host.process.spawn(50, async move { mode.run(async {}).await });
             match timeout(Duration::from_secs(20), probe).await {
                 Ok(Ok(Ok(()))) => {}
-                // The places of calls that have ended come first, see the judge.
-                Ok(Ok(Err(LockError::Busy { .. }))) if has_cut_off => {}
+                // The places of calls that have ended come first.
+                Ok(Ok(Err(LockError::Busy { .. }))) if stage.judge.leaves_places() => {}
                 ended => {
                     let what = format!("process {} cannot take key {key}: {ended:?}", host.number);
                     stage.judge.violates(Rule::Healthy, what);
@@ -676,12 +674,11 @@ async fn drive_another(host: &Arc<Host>, plan: &CallPlan) {
         plan: &other,
     });
     let ended = EndsCall(judge.clone(), id);
-    let inner = sleep(Duration::from_millis(1));
-    let inner = Box::pin(async move {
-        inner.await;
+    let inner = async {
+        sleep(Duration::from_millis(1)).await;
         Ok(0)
-    });
-    let body = Watched::new(host, id, inner);
+    };
+    let body = Watched::new(host, id, Box::pin(inner));
     let request = host.locks.lock(name_of(plan.keys[0])).wait(other.wait).reentrant();
     let mut task = Some(async {
         let _ended = ended;

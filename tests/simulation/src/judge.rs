@@ -663,6 +663,12 @@ impl Judge {
         sum
     }
 
+    /// Returns `true` if the queues may have places of calls that have ended: a process gives none back while its lock thread reaches
+    /// nothing, and keeps all alive by those of its later calls.
+    pub fn leaves_places(&self) -> bool {
+        self.inner().leaves_places()
+    }
+
     /// Returns the number of calls that have begun.
     pub fn asked(&self) -> u64 {
         self.inner().next
@@ -749,8 +755,7 @@ impl Inner {
         self.was_disturbed_by(process, since, |fault| fault != Fault::ClockBack)
     }
 
-    /// Returns `true` if the queues may have places of calls that have ended: a process gives none back while its lock thread reaches
-    /// nothing, and keeps all alive by those of its later calls.
+    /// See [`Judge::leaves_places`].
     fn leaves_places(&self) -> bool {
         self.troubles
             .iter()
@@ -820,15 +825,15 @@ impl Inner {
                 self.overtaken.push((*overtaken, who.clone(), Instant::now()));
             }
         }
-        let begun = self.calls[&id].plan.clone();
-        let asked = self.calls[&id].asked;
         let is_plain = |plan: &CallPlan| plan.keys.len() == 1 && plan.mode == LockMode::Exclusive;
+        let call = &self.calls[&id];
+        let (begins_plain, asked) = (is_plain(&call.plan), call.asked);
         for other in self
             .calls
             .values_mut()
             .filter(|other| !other.has_begun && is_plain(&other.plan))
         {
-            if is_plain(&begun) && other.plan.keys == begun.keys && other.asked < asked {
+            if begins_plain && other.plan.keys == keys && other.asked < asked {
                 other.passed_by += 1;
             }
         }

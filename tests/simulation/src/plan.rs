@@ -273,9 +273,7 @@ impl Extra {
             _ => Self::SetBack,
         })
     }
-}
 
-impl Extra {
     /// Returns the faults that belong to it.
     fn faults(self, seed: u64, processes: usize) -> Vec<FaultPlan> {
         let mut draw = Draw(fastrand::Rng::with_seed(seed.rotate_left(40)));
