@@ -23,7 +23,7 @@ async fn a_release_without_waiting_is_done_when_it_returns() {
             key: "k",
             value,
             keep: None,
-            unanswered_on: None,
+            acquired_on: None,
             queued: None,
             leave_free: None,
             receipt: &receipt,

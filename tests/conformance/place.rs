@@ -295,7 +295,7 @@ impl Client {
             key,
             value: &self.value,
             keep,
-            unanswered_on: None,
+            acquired_on: None,
             queued: None,
             leave_free: None,
             receipt: &receipt,
@@ -354,7 +354,7 @@ impl Client {
             key,
             value: &self.value,
             keep: None,
-            unanswered_on: None,
+            acquired_on: None,
             queued: Some(Queued {
                 ttl: ask.lease,
                 fence: ask.fence,

@@ -269,7 +269,7 @@ async fn a_release_or_renewal_with_another_value_never_touches_the_lock() {
                 key: &stored("forged"),
                 value: forged,
                 keep,
-                unanswered_on: None,
+                acquired_on: None,
                 queued: None,
                 leave_free: None,
                 receipt: &receipt,

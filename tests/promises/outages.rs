@@ -496,6 +496,36 @@ async fn locks_that_were_dropped_during_an_outage_are_free_soon_after_it() {
     );
 }
 
+/// Another call of the process keeps alive whatever the first one has left in the queue.
+#[tokio::test]
+async fn a_place_that_was_left_during_an_outage_is_given_back_after_it_however_long_it_was() {
+    let server = Server::start();
+    let holder = connected(&server.url()).await.lock("k").acquire().await.unwrap();
+    let proxy = Proxy::to(&server);
+    let clock = JumpingClock::going();
+    let locks = connected_with(&proxy.url(), &clock).await;
+    let request = |wait| locks.lock("k").lease(Duration::from_secs(1)).wait(wait);
+    let places = || server.ask::<Vec<String>>(&["ZRANGEBYSCORE", "dist_lock:%lock-queue:{dist_lock:k}", "1", "+inf"]);
+    let short = tokio::spawn(request(Duration::from_secs(1)).run(async {}));
+    eventually("a place in the queue", || async { places().len() == 1 }).await;
+    let left = places();
+    proxy.both(Flow::Lose);
+    let refused = short.await.unwrap();
+    assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
+    clock.jump(Duration::from_secs(60));
+    tokio::time::sleep(OUTAGE).await;
+    proxy.heal();
+    proxy.cut(Close::Reset);
+    let long = tokio::spawn(request(DAY).run(async {}));
+    eventually("a place of the call that waits, and no other", || async {
+        let places = places();
+        places.len() == 1 && places != left
+    })
+    .await;
+    holder.release().await.unwrap();
+    long.await.unwrap().unwrap();
+}
+
 const DAY: Duration = Duration::from_secs(86_400);
 
 #[tokio::test]

@@ -52,7 +52,7 @@ async fn no_text_tells_the_token_that_releases_a_lock() {
                 key,
                 value: &value,
                 keep: None,
-                unanswered_on: None,
+                acquired_on: None,
                 queued: None,
                 leave_free: None,
                 receipt: &Receipt::default(),

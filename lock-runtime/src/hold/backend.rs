@@ -38,7 +38,8 @@ pub(crate) struct Backend {
     trip: Trip,
     /// Counts held locks and releases under way, for `shutdown`.
     pub(crate) held: TaskTracker,
-    /// Counts releases of unanswered acquires, which may never have taken a lock.
+    /// Counts releases of unanswered acquires and of places in a queue, which may never have got a
+    /// lock.
     pub(super) unanswered: TaskTracker,
     /// Notified when the store answers again.
     pub(crate) back: Notify,

@@ -379,7 +379,7 @@ impl Hold {
             key,
             value: &self.value,
             keep: self.keep(),
-            unanswered_on: None,
+            acquired_on: None,
             queued: None,
             leave_free: self.leave_free(),
             receipt,

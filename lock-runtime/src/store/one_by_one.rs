@@ -43,7 +43,7 @@ async fn give_back<S: LockStore + ?Sized>(store: &S, request: &AcquireAllRequest
             key,
             value: request.value,
             keep: None,
-            unanswered_on: None,
+            acquired_on: None,
             queued: None,
             leave_free: None,
             receipt: &Receipt::default(),

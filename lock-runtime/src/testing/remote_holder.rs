@@ -42,7 +42,7 @@ impl Drop for RemoteHolder {
             key: &self.key,
             value: &self.value,
             keep: None,
-            unanswered_on: None,
+            acquired_on: None,
             queued: None,
             leave_free: None,
             receipt: &Receipt::default(),

@@ -381,7 +381,7 @@ pub(crate) async fn a_receipt_names_the_connection(place: &impl Place) {
         key: KEY,
         value,
         keep: None,
-        unanswered_on: acquired_on,
+        acquired_on,
         queued: None,
         leave_free: None,
         receipt: &given,

@@ -663,12 +663,6 @@ impl Judge {
         sum
     }
 
-    /// Returns `true` if the queues may have places of calls that have ended: a process gives none back while its lock thread reaches
-    /// nothing, and keeps all alive by those of its later calls.
-    pub fn leaves_places(&self) -> bool {
-        self.inner().leaves_places()
-    }
-
     /// Returns the number of calls that have begun.
     pub fn asked(&self) -> u64 {
         self.inner().next
@@ -753,13 +747,6 @@ impl Inner {
     /// As [`was_disturbed`](Self::was_disturbed), but the order of those who wait does not depend on the server's clock.
     fn was_put_out_of_order(&self, process: usize, since: Instant) -> bool {
         self.was_disturbed_by(process, since, |fault| fault != Fault::ClockBack)
-    }
-
-    /// See [`Judge::leaves_places`].
-    fn leaves_places(&self) -> bool {
-        self.troubles
-            .iter()
-            .any(|trouble| trouble.fault == Fault::SilentBackground)
     }
 
     fn was_anybody_disturbed(&self, since: Instant) -> bool {
@@ -1019,7 +1006,7 @@ impl Inner {
         for call in self.calls.values().filter(|call| !call.has_begun && !call.stood_still) {
             let used = call.plan.keys.iter().map(|key| self.used[*key]).min().unwrap_or(now);
             let since = used.max(call.asked);
-            if self.was_rewound || self.leaves_places() || now.saturating_duration_since(since) <= UNUSED_FOR {
+            if self.was_rewound || now.saturating_duration_since(since) <= UNUSED_FOR {
                 continue;
             }
             let stands_still = |other: &&Call| {

@@ -27,8 +27,9 @@ const SELDOM_AFTER: Duration = Duration::from_secs(60);
 /// what it received before what is sent later. If a release is sent after this time and answered,
 /// the acquire has therefore arrived before it, or never will.
 pub(crate) const UNDER_WAY: Duration = Duration::from_secs(5);
-/// The time for which an abandoned place may stay in a store's queue.
-const QUEUE_KEPT: Duration = Duration::from_secs(5);
+/// The time after which the release of an abandoned place in a store's queue is given up. The calls
+/// of this process that wait there keep all its places alive, so a place outlives any lease.
+const PLACE_KEPT: Duration = Duration::from_secs(600);
 
 /// The keys that an attempt may take, and its value.
 #[derive(Clone)]
@@ -65,21 +66,24 @@ impl Stake {
         }
         for key in std::iter::once(&self.key).chain(&self.others) {
             let unanswered_on = receipt.unanswered_on();
+            // The places of a process that has ended count for nothing.
+            let is_place = self.queued.is_some() && !receipt.may_grant();
             BackgroundRelease {
-                _tracked: match unanswered_on {
-                    Some(_) => manager.unanswered.token(),
-                    None => manager.held.token(),
+                _tracked: if is_place || unanswered_on.is_some() {
+                    manager.unanswered.token()
+                } else {
+                    manager.held.token()
                 },
                 arrived_by: manager.clock.now().after(UNDER_WAY),
-                // A place in a queue may outlive a short lease.
-                until: manager.clock.now().after(self.ttl.max(match self.queued {
-                    Some(_) => QUEUE_KEPT,
-                    None => Duration::ZERO,
-                })),
+                until: manager.clock.now().after(match self.queued {
+                    Some(_) => self.ttl.max(PLACE_KEPT),
+                    None => self.ttl,
+                }),
                 manager: Arc::clone(manager),
                 stake: Stake::new(key.into(), Arc::clone(&self.value), self.ttl, self.queued),
                 keep_until: None,
                 leave_free: None,
+                asked_on: receipt.connection(),
                 unanswered_on,
                 elsewhere,
             }
@@ -111,6 +115,7 @@ pub(super) fn release_later(held: &Arc<Hold>) {
             stake: Stake::new(key.into(), Arc::clone(&held.value), held.options.time_to_live(), None),
             keep_until: held.keep().map(|keep| held.now().after(keep)),
             leave_free: held.leave_free(),
+            asked_on: None,
             unanswered_on: None,
             arrived_by: Moment::from_nanos(0),
             elsewhere: false,
@@ -128,6 +133,8 @@ struct BackgroundRelease {
     /// The end of the minimum hold.
     keep_until: Option<Moment>,
     leave_free: Option<LeaveFree>,
+    /// The connection of the acquire, which may reach a server that the lock thread does not reach.
+    asked_on: Option<u64>,
     /// The connection of an unanswered acquire, which may still be under way and arrive after a
     /// release on another connection. `None` if the acquire was answered.
     unanswered_on: Option<u64>,
@@ -154,7 +161,7 @@ impl BackgroundRelease {
     }
 
     /// Returns the request for one try. The acquiring connection and the current one take turns: on
-    /// the first a release cannot overtake the acquire, but it may have fallen silent for good.
+    /// the first a release cannot overtake the acquire, and either may have fallen silent for good.
     fn request<'a>(&'a self, tries: u32, receipt: &'a Receipt) -> ReleaseRequest<'a> {
         ReleaseRequest {
             key: &self.stake.key,
@@ -163,7 +170,7 @@ impl BackgroundRelease {
                 .keep_until
                 .map(|until| until.since(self.manager.clock.now()))
                 .filter(|keep| !keep.is_zero()),
-            unanswered_on: self.unanswered_on.filter(|_| tries.is_multiple_of(2)),
+            acquired_on: self.asked_on.filter(|_| tries.is_multiple_of(2)),
             queued: self.stake.queued,
             leave_free: self.leave_free,
             receipt,
@@ -173,7 +180,7 @@ impl BackgroundRelease {
     async fn run(self, timer: Timer) {
         let mut pause = FIRST_RETRY;
         let began = self.manager.clock.now();
-        for tries in u32::from(self.elsewhere).. {
+        for tries in u32::from(self.elsewhere || self.unanswered_on.is_none()).. {
             let receipt = Receipt::default();
             let mut back = pin!(self.manager.back.notified());
             // Listens before the try, so that a store that returns during the try ends the pause.

@@ -94,13 +94,13 @@ impl RuntimeConnections {
         slot
     }
 
-    /// Returns the connection for a release: that of an acquire which was not answered, while it
-    /// lives, or else this runtime's.
+    /// Returns the connection for a release: the one that the request prefers, while it lives, or
+    /// else this runtime's.
     pub(in crate::store::redis) async fn for_release(
         &self,
         request: &ReleaseRequest<'_>,
     ) -> Result<(ConnectionSlot, Arc<Connection>), StoreError> {
-        if let Some(known) = request.unanswered_on.and_then(|number| self.numbered(number)) {
+        if let Some(known) = request.acquired_on.and_then(|number| self.numbered(number)) {
             return Ok(known);
         }
         let slot = self.here();
