@@ -9,6 +9,7 @@ use tokio::time::{sleep, sleep_until};
 use lock_simulation::network::{DialFault, Silence};
 use lock_simulation::process::Process;
 use lock_simulation::server::data::Value;
+use lock_simulation::server::engine::Engine;
 use lock_simulation::server::log::Kept;
 use lock_simulation::server::resp::Reply;
 
@@ -182,6 +183,10 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
             if fault.kind != Fault::Restart {
                 judge.loses(None, fault.kind == Fault::RestartEmpty);
             }
+            // Without what was renewed since.
+            if fault.kind == Fault::RestartRewound {
+                judge.shortens();
+            }
             judge.is_over(trouble);
         }
         Fault::ServerFreeze => {
@@ -197,10 +202,7 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
             server.freeze(true);
             judge.loses_unheard(false);
             sleep(fault.lasts).await;
-            server.change(|engine| {
-                engine.data.clear();
-                engine.forget_readers();
-            });
+            server.change(Engine::is_replaced_by_an_empty_one);
             judge.loses_unheard(true);
             server.freeze(false);
             judge.is_over(trouble);

@@ -117,6 +117,8 @@ struct Inner {
     used: Vec<Instant>,
     /// The processes that were killed, with their incarnations.
     killed: BTreeSet<(usize, u32)>,
+    /// The runtimes that stand still, and since when.
+    standing: BTreeMap<(usize, u32, u32), Instant>,
     /// Fair calls that others came before, with their names, and when.
     overtaken: Vec<(u64, String, Instant)>,
     /// The largest token of the calls that have ended, by key.
@@ -291,6 +293,7 @@ impl Judge {
             taken: vec![now; keys],
             used: vec![now; keys],
             killed: BTreeSet::new(),
+            standing: BTreeMap::new(),
             overtaken: Vec::new(),
             tokens: vec![0; keys],
             written: vec![0; keys],
@@ -528,6 +531,11 @@ impl Judge {
         inner
             .server
             .note(|| format!("the runtime {runtime} of process {process} stands still: {is_blocked}"));
+        if is_blocked {
+            inner.standing.insert((process, incarnation, runtime), Instant::now());
+        } else if let Some(since) = inner.standing.remove(&(process, incarnation, runtime)) {
+            inner.is_new_to(process, since);
+        }
         let is_in_it =
             |call: &&mut Call| (call.process, call.incarnation, call.runtime) == (process, incarnation, runtime);
         for call in inner.calls.values_mut().filter(is_in_it) {
@@ -727,6 +735,16 @@ impl Inner {
     /// Returns `true` if a fault struck this process between then and now, or its effects may be seen then.
     fn was_disturbed(&self, process: usize, since: Instant) -> bool {
         self.was_disturbed_by(process, since, |_| true)
+    }
+
+    /// What has struck a process while a runtime of it stood still is news to that runtime.
+    fn is_new_to(&mut self, process: usize, stood_since: Instant) {
+        for trouble in &mut self.troubles {
+            let concerns = trouble.scope == Scope::Everybody || trouble.scope == Scope::Process(process);
+            if concerns && trouble.until.is_some_and(|until| until >= stood_since) {
+                trouble.until = Some(Instant::now());
+            }
+        }
     }
 
     /// As [`was_disturbed`](Self::was_disturbed), by faults that count.

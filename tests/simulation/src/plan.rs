@@ -227,6 +227,15 @@ impl Fault {
         Self::SteadyPoller,
     ];
 
+    /// Those after which a renewal is due at once.
+    const OUTAGES: [Self; 5] = [
+        Self::Loading,
+        Self::ReadOnly,
+        Self::ServerFreeze,
+        Self::SilentBoth,
+        Self::Restart,
+    ];
+
     /// Returns all, with those that strike one call.
     pub fn all() -> impl Iterator<Item = Self> {
         let of_calls = [Self::NotPolled, Self::Dropped, Self::Panic, Self::Blocked];
@@ -253,6 +262,9 @@ enum Extra {
     Readers,
     /// Bodies that are longer than their leases, and faults that are as long.
     Long,
+    /// Bodies that are longer than their leases, of this length, and a fault from before the renewal of the first ones until just before the
+    /// lease is over.
+    LeaseEnd(Duration, Fault),
     /// A process that is killed, and a server whose clock is set back then.
     SetBack,
 }
@@ -269,7 +281,11 @@ impl Extra {
             4 => Self::Blocks,
             5 => Self::Drives,
             6 => Self::Readers,
-            7 => Self::Long,
+            7 if draw.one_in(2) => Self::Long,
+            7 => {
+                let lease = Duration::from_secs(draw.of(&[3, 15, 30, 30]));
+                Self::LeaseEnd(lease, draw.of(&Fault::OUTAGES))
+            }
             _ => Self::SetBack,
         })
     }
@@ -284,6 +300,18 @@ impl Extra {
                 process: draw.0.usize(..processes),
                 kind,
             }],
+            Self::LeaseEnd(lease, kind) => {
+                let renewal = lease * 2 / 3;
+                let at = renewal - lease.mul_f64(draw.0.f64() / 10.0);
+                // A renewal is tried again within a tenth of the lease.
+                let ends = lease - Duration::from_millis(500) - lease.mul_f64(draw.0.f64() / 8.0);
+                vec![FaultPlan {
+                    at,
+                    lasts: ends.saturating_sub(at),
+                    process: draw.0.usize(..processes),
+                    kind,
+                }]
+            }
             // Processes that were killed have left signs of life that are in the future then.
             Self::SetBack => (0..4)
                 .flat_map(|round| {
@@ -416,7 +444,7 @@ impl Plan {
         swarm.add(extra);
         let processes = (0..count)
             .map(|process| {
-                if is_dense && !matches!(extra, Some(Extra::Long | Extra::Readers)) {
+                if is_dense && !matches!(extra, Some(Extra::Long | Extra::LeaseEnd(..) | Extra::Readers)) {
                     swarm.hurry(&mut draw);
                 }
                 ProcessPlan::draw(&mut draw, &swarm, process, without)
@@ -432,6 +460,7 @@ impl Plan {
         // What is slow to show itself needs time without anything else.
         let count = match extra {
             None | Some(Extra::Long) => count,
+            Some(Extra::LeaseEnd(..)) => 0,
             Some(_) => count / if is_dense { 8 } else { 3 },
         };
         let struck = if is_dense {
@@ -568,6 +597,13 @@ impl Swarm {
                 self.body = (Duration::from_secs(2), Duration::from_secs(45));
                 self.calls = (2, 5);
                 self.leases = [3, 15, 30].map(Duration::from_secs).to_vec();
+            }
+            Some(Extra::LeaseEnd(lease, _)) => {
+                self.body = (lease * 5 / 4, lease * 5 / 2);
+                self.calls = (1, 3);
+                self.leases = vec![lease];
+                self.busy = 5;
+                (self.no_renewal, self.freezes, self.drops) = (false, false, false);
             }
             Some(Extra::SetBack) => {
                 self.fair = true;

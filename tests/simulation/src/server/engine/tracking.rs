@@ -3,6 +3,7 @@
 use super::{Caller, Engine};
 use crate::server::command::Command;
 use crate::server::data::Value;
+use crate::server::log::Log;
 use crate::server::resp::Reply;
 use crate::server::version::Version;
 
@@ -84,9 +85,11 @@ impl Engine {
         }
     }
 
-    /// Forgets what was read, and says nothing: another server takes over that was never asked.
-    pub fn forget_readers(&mut self) {
+    /// Another server takes over without a word, which has no data and was never asked.
+    pub fn is_replaced_by_an_empty_one(&mut self) {
         self.readers.clear();
+        self.data.clear();
+        self.log = Log::new(self.data.clone(), self.offset());
     }
 
     pub(super) fn remember(&mut self, caller: &Caller, command: &Command, words: &[&[u8]]) {
