@@ -32,6 +32,8 @@ const QUIET: Duration = Duration::from_secs(6);
 /// The most commands for each call, for each process and second, and for each process and second in which something is wrong: calls try
 /// again, each with a command or two for what it wants.
 const MOST_COMMANDS: (u64, u64, u64) = (8, 60, 200);
+/// The most commands for each call where strangers change locks or publish: each forged message costs those whom it tells a look.
+const MOST_AMONG_STRANGERS: u64 = 40;
 /// The most connections for each process: at all, for each second, and for each second in which something is wrong.
 const MOST_DIALS: (u64, u64, u64) = (20, 1, 50);
 
@@ -263,7 +265,12 @@ fn connections(stage: &Stage, hosts: &[Arc<faults::Slot>]) {
     let (most_commands, most_dials) = (MOST_COMMANDS, MOST_DIALS);
     let disturbed = stage.judge.disturbed_for().as_secs() + 1;
     let by_time = seconds * most_commands.1 + disturbed * most_commands.2;
-    if commands > asked * most_commands.0 + processes * by_time {
+    let by_call = if stage.judge.has_strangers() {
+        MOST_AMONG_STRANGERS
+    } else {
+        most_commands.0
+    };
+    if commands > asked * by_call + processes * by_time {
         stage.judge.violates(
             Rule::NoStorm,
             format!("{commands} commands for {asked} calls in {seconds} s"),

@@ -671,6 +671,11 @@ impl Judge {
         sum
     }
 
+    /// Returns `true` if strangers have changed locks or published.
+    pub fn has_strangers(&self) -> bool {
+        self.inner().has_strangers
+    }
+
     /// Returns the number of calls that have begun.
     pub fn asked(&self) -> u64 {
         self.inner().next
