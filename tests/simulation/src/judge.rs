@@ -1249,6 +1249,19 @@ impl Inner {
                 let what = format!("{who} is told {reason:?} though its lock could be renewed");
                 Some((Rule::NotLostWithoutDanger, what))
             }
+            Err(LockError::Lost {
+                reason: LostReason::Expired,
+                completed: false,
+                ..
+            }) if call.plan.renew
+                && call.plan.max_renewals.is_none()
+                && !call.stood_still
+                && !lost_data
+                && !self.was_disturbed_by(call.process, call.asked, |fault| fault == Fault::Suspend) =>
+            {
+                let what = format!("{who} is told that its lease ran out, though the store did not let it be renewed");
+                Some((Rule::NotLostWithoutDanger, what))
+            }
             Err(LockError::Lost { reason, .. }) => {
                 let ran_out = *reason == LostReason::Expired && (!call.plan.renew || call.stood_still);
                 (!disturbed && !lost_data && !ran_out && !call.stood_still)
