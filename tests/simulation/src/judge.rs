@@ -119,6 +119,8 @@ struct Inner {
     killed: BTreeSet<(usize, u32)>,
     /// The runtimes that stand still, and since when.
     standing: BTreeMap<(usize, u32, u32), Instant>,
+    /// When one of them went on last.
+    stood_until: Option<Instant>,
     /// Fair calls that others came before, with their names, and when.
     overtaken: Vec<(u64, String, Instant)>,
     /// The largest token of the calls that have ended, by key.
@@ -294,6 +296,7 @@ impl Judge {
             used: vec![now; keys],
             killed: BTreeSet::new(),
             standing: BTreeMap::new(),
+            stood_until: None,
             overtaken: Vec::new(),
             tokens: vec![0; keys],
             written: vec![0; keys],
@@ -535,6 +538,7 @@ impl Judge {
             inner.standing.insert((process, incarnation, runtime), Instant::now());
         } else if let Some(since) = inner.standing.remove(&(process, incarnation, runtime)) {
             inner.is_new_to(process, since);
+            inner.stood_until = Some(Instant::now());
         }
         let is_in_it =
             |call: &&mut Call| (call.process, call.incarnation, call.runtime) == (process, incarnation, runtime);
@@ -1037,7 +1041,14 @@ impl Inner {
                     && (other.frozen.is_some() || other.is_blocked || other.thawed.is_some_and(|at| at >= since))
             };
             let standing = u32::try_from(self.calls.values().filter(stands_still).count()).unwrap_or(u32::MAX);
-            let longest = UNUSED_FOR + UNUSED_FOR_A_CALL * standing;
+            // What an ended call has asked for without an answer is given back by the connection of its runtime first, if that stands still
+            // in vain.
+            let in_vain = if self.standing.is_empty() && self.stood_until.is_none_or(|at| at < since) {
+                Duration::ZERO
+            } else {
+                self.response_timeouts.iter().max().copied().unwrap_or_default()
+            };
+            let longest = UNUSED_FOR + UNUSED_FOR_A_CALL * standing + in_vain;
             if now.saturating_duration_since(since) > longest
                 && call.has_run(longest)
                 && !self.was_anybody_disturbed(since)
