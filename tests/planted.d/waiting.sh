@@ -59,3 +59,9 @@ plant places-given-back-by-the-lock-thread lock-runtime/src/hold/upkeep/releaser
     'self.unanswered_on.filter(|_| tries.is_multiple_of(2))' \
     promises waiting::a_call_that_gives_up_leaves_no_place_though_the_lock_thread_reaches_nothing \
     '1 in the queue for `k`'
+
+plant claims-as-short-as-leases lock-runtime/src/store/redis/keyspace.rs \
+    'queued.ttl.clamp(SHORTEST_CLAIM, LONGEST_CLAIM)' \
+    'queued.ttl.clamp(Duration::ZERO, LONGEST_CLAIM).max(SHORTEST_CLAIM / 100)' \
+    promises waiting::a_short_lease_leaves_time_to_find_a_handover_that_no_message_tells \
+    '100 ms'

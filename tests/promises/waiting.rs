@@ -403,6 +403,20 @@ async fn a_process_that_may_not_subscribe_gets_its_turn() {
     }
 }
 
+/// A lock is handed over for longer than a short lease, since looks are 100 to 250 ms apart.
+#[tokio::test]
+async fn a_short_lease_leaves_time_to_find_a_handover_that_no_message_tells() {
+    let server = Server::start();
+    let holder = waiting(&server.url()).lock("k").acquire().await.unwrap();
+    let call = Call::begin(waiting(&server.url()).lock("k").lease(Duration::from_millis(100)));
+    let members = stand(&server, "k", 1).await;
+    let claim: u64 = members[0].split(':').next().unwrap().parse().unwrap();
+    assert!(claim >= 500, "{claim} ms");
+    call.task.abort();
+    stand(&server, "k", 0).await;
+    holder.release().await.unwrap();
+}
+
 /// The answer to the question that takes a lock is lost, and asked again the server refuses.
 #[tokio::test]
 async fn a_lock_that_was_handed_over_is_given_back_when_it_cannot_be_taken() {

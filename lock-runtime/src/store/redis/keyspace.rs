@@ -7,8 +7,10 @@ use crate::host::Host;
 use crate::key::RESERVED;
 use crate::store::{LockMode, Queued};
 
-/// The lease of a lock that was handed over, until the waiter takes it for the whole lease.
-pub(super) const CLAIM: Duration = Duration::from_millis(1500);
+/// The limits for the lease of a lock that was handed over, until the waiter takes it for the whole
+/// lease. Within the shortest one, a look finds a handover that no message tells.
+const SHORTEST_CLAIM: Duration = Duration::from_millis(500);
+const LONGEST_CLAIM: Duration = Duration::from_millis(1500);
 
 /// The names that one store in this process uses.
 #[derive(Debug)]
@@ -50,7 +52,8 @@ impl Keyspace {
 
     /// Returns a waiter's member in the queue.
     pub(super) fn member(&self, value: &str, queued: Queued) -> String {
-        let (claim, fence) = (millis(queued.ttl.min(CLAIM)), u8::from(queued.fence));
+        let claim = millis(queued.ttl.clamp(SHORTEST_CLAIM, LONGEST_CLAIM));
+        let fence = u8::from(queued.fence);
         format!("{claim}:{fence}:{}:{value}", self.process)
     }
 
