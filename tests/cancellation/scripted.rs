@@ -271,7 +271,7 @@ impl Scripted {
     }
 
     async fn release_by_script(&self, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
-        let same = request.acquired_on == Some(FIRST) && !self.script.cut;
+        let same = request.unanswered_on == Some(FIRST) && !self.script.cut;
         request.receipt.sent_on(if same { FIRST } else { SECOND });
         pending(self.script.release_polls).await;
         let mut tables = self.tables();

@@ -88,8 +88,8 @@ plant long-goodbye lock-runtime/src/hold/upkeep/pace.rs \
     'the shutdown took'
 
 plant endless-clean-up lock-runtime/src/hold/upkeep/releaser.rs \
-    'Ok(_) if asked >= self.arrived_by => return,' \
-    'Ok(_) if asked >= self.until => return,' \
+    'Some(Ok(_)) if asked >= self.arrived_by => return,' \
+    'Some(Ok(_)) if asked >= self.until => return,' \
     promises outages::what_cleans_up_after_an_acquire_without_an_answer_ends_when_that_cannot_arrive_any_more \
     'the connections to be closed'
 
@@ -158,3 +158,9 @@ plant places-left-after-a-lease lock-runtime/src/hold/upkeep/releaser.rs \
     'Some(_) => self.ttl.max(PLACE_KEPT / 120),' \
     promises outages::a_place_that_was_left_during_an_outage_is_given_back_after_it_however_long_it_was \
     'a place of the call that waits, and no other'
+
+plant counted-as-held-for-ever lock-runtime/src/hold/upkeep/releaser.rs \
+    'if now >= self.held_until {' \
+    'if now >= self.until {' \
+    promises outages::a_shutdown_waits_for_a_lock_that_was_handed_over_no_longer_than_its_lease \
+    'the shutdown took'

@@ -55,8 +55,8 @@ plant leads-without-time lock-runtime/src/acquire/coalesce.rs \
     'it leads with less time than the store takes to answer'
 
 plant places-given-back-by-the-lock-thread lock-runtime/src/hold/upkeep/releaser.rs \
-    'self.asked_on.filter(|_| tries.is_multiple_of(2))' \
-    'self.unanswered_on.filter(|_| tries.is_multiple_of(2))' \
+    'elsewhere: self.is_place() && !is_even,' \
+    'elsewhere: false,' \
     promises waiting::a_call_that_gives_up_leaves_no_place_though_the_lock_thread_reaches_nothing \
     '1 in the queue for `k`'
 

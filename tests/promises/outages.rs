@@ -561,6 +561,33 @@ async fn what_cleans_up_after_an_acquire_without_an_answer_ends_when_that_cannot
     eventually("the connections to be closed", || async { proxy.connections() == 0 }).await;
 }
 
+/// A call had been handed the lock, and did not learn whether it has taken it. Its lease is over when the manager is shut down.
+#[tokio::test]
+async fn a_shutdown_waits_for_a_lock_that_was_handed_over_no_longer_than_its_lease() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let holder = connected(&server.url()).await.lock("k").acquire().await.unwrap();
+    let grace = PATIENCE * 2;
+    let locks = LockManager::builder(&proxy.url()).shutdown_grace(grace).build().unwrap();
+    let request = locks
+        .lock("k")
+        .lease(Duration::from_secs(1))
+        .wait(Duration::from_secs(3));
+    let call = tokio::spawn(request.run(async {}));
+    eventually("a place in the queue", || async {
+        server.ask::<usize>(&["ZCOUNT", "dist_lock:%lock-queue:{dist_lock:k}", "1", "+inf"]) == 1
+    })
+    .await;
+    proxy.on_each(|command| command.mentions("dist_lock:k"), Action::LoseRequest);
+    holder.release().await.unwrap();
+    let refused = call.await.unwrap();
+    assert!(refused.is_err(), "{refused:?}");
+    let began = Stamp::now();
+    locks.shutdown().await;
+    let took = Stamp::now().calm_since(began);
+    assert!(took < grace / 2, "the shutdown took {took:?}");
+}
+
 /// A server that closes each connection as soon as it is made.
 async fn closing(dials: Arc<AtomicU64>) -> String {
     let door = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

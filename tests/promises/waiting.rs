@@ -558,27 +558,32 @@ async fn calls_that_wait_to_be_sent_and_are_polled_no_more_are_passed_over() {
     drop(frozen);
 }
 
-/// Calls give up while only the connections of their runtime work.
+/// Calls give up while only the connection of their runtime works, be it the one on which they have asked or the next one.
 #[tokio::test]
 async fn a_call_that_gives_up_leaves_no_place_though_the_lock_thread_reaches_nothing() {
-    let server = Server::start();
-    let proxy = Proxy::to(&server);
-    let holder = waiting(&server.url()).lock("k").acquire().await.unwrap();
-    let locks = waiting(&proxy.url());
-    locks.lock("mine").run(async {}).await.unwrap();
-    let commands = proxy.commands();
-    let mine = commands.iter().find(|command| command.mentions("dist_lock:mine"));
-    let mine = mine.unwrap().connection;
-    proxy.on_each(move |command| command.connection != mine, Action::LoseRequest);
-    let call = tokio::spawn(locks.lock("k").wait(Duration::from_secs(2)).run(async {}));
-    stand(&server, "k", 1).await;
-    // Keeps the queue from expiring.
-    let mut other = Call::begin(waiting(&server.url()).lock("k").wait(LONG));
-    stand(&server, "k", 2).await;
-    let refused = call.await.unwrap();
-    assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
-    stand(&server, "k", 1).await;
-    holder.release().await.unwrap();
-    other.entered().await;
-    other.end().await.unwrap();
+    for is_replaced in [false, true] {
+        let server = Server::start();
+        let proxy = Proxy::to(&server);
+        let holder = waiting(&server.url()).lock("k").acquire().await.unwrap();
+        let locks = waiting(&proxy.url());
+        let call = tokio::spawn(locks.lock("k").wait(Duration::from_secs(4)).run(async {}));
+        stand(&server, "k", 1).await;
+        // Keeps the queue from expiring.
+        let mut other = Call::begin(waiting(&server.url()).lock("k").wait(LONG));
+        let places = stand(&server, "k", 2).await;
+        if is_replaced {
+            proxy.cut(Close::Reset);
+        }
+        locks.lock("mine").run(async {}).await.unwrap();
+        let commands = proxy.commands();
+        let mine = commands.iter().rfind(|command| command.mentions("dist_lock:mine"));
+        let mine = mine.unwrap().connection;
+        proxy.on_each(move |command| command.connection != mine, Action::LoseRequest);
+        let refused = call.await.unwrap();
+        assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
+        assert_eq!(stand(&server, "k", 1).await, places[1..]);
+        holder.release().await.unwrap();
+        other.entered().await;
+        other.end().await.unwrap();
+    }
 }

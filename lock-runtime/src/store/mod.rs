@@ -462,10 +462,12 @@ pub struct ReleaseRequest<'a> {
     pub value: &'a str,
     /// The time for which to keep the key instead of deleting it.
     pub keep: Option<Duration>,
-    /// The connection of the acquire, if this release is to use it, or `None` for any. The store
-    /// prefers this connection while it lives: there, a release cannot overtake an acquire that has
-    /// not been answered.
-    pub acquired_on: Option<u64>,
+    /// The connection of an acquire that was not answered, or `None` if it was. The store prefers
+    /// this connection while it lives, since a release must not overtake its acquire.
+    pub unanswered_on: Option<u64>,
+    /// `true` to prefer a connection of another thread, for an acquire that was answered: this
+    /// thread's may not reach the server. Ignored by a store that has no such connections.
+    pub elsewhere: bool,
     /// Set if the value may be in the store's queue, and is to be taken out of it.
     pub queued: Option<Queued>,
     /// The conditions on which the store may leave the lock free for a moment although others wait
@@ -481,7 +483,8 @@ impl fmt::Debug for ReleaseRequest<'_> {
             .field("key", &self.key)
             .field("value", &Shown(self.value))
             .field("keep", &self.keep)
-            .field("acquired_on", &self.acquired_on)
+            .field("unanswered_on", &self.unanswered_on)
+            .field("elsewhere", &self.elsewhere)
             .field("queued", &self.queued)
             .field("leave_free", &self.leave_free)
             .field("receipt", &self.receipt)

@@ -30,6 +30,8 @@ pub(crate) const UNDER_WAY: Duration = Duration::from_secs(5);
 /// The time after which the release of an abandoned place in a store's queue is given up. The calls
 /// of this process that wait there keep all its places alive, so a place outlives any lease.
 const PLACE_KEPT: Duration = Duration::from_secs(600);
+/// The time that the first try has to give a place back, before another connection tries as well.
+const FIRST_TRY: Duration = Duration::from_millis(300);
 
 /// The keys that an attempt may take, and its value.
 #[derive(Clone)]
@@ -68,14 +70,19 @@ impl Stake {
             let unanswered_on = receipt.unanswered_on();
             // The places of a process that has ended count for nothing.
             let is_place = self.queued.is_some() && !receipt.may_grant();
+            let now = manager.clock.now();
             BackgroundRelease {
-                _tracked: if is_place || unanswered_on.is_some() {
+                tracked: if is_place || unanswered_on.is_some() {
                     manager.unanswered.token()
                 } else {
                     manager.held.token()
                 },
-                arrived_by: manager.clock.now().after(UNDER_WAY),
-                until: manager.clock.now().after(match self.queued {
+                arrived_by: now.after(UNDER_WAY),
+                held_until: now.after(match self.queued {
+                    Some(_) => self.ttl.max(UNDER_WAY),
+                    None => self.ttl,
+                }),
+                until: now.after(match self.queued {
                     Some(_) => self.ttl.max(PLACE_KEPT),
                     None => self.ttl,
                 }),
@@ -83,7 +90,6 @@ impl Stake {
                 stake: Stake::new(key.into(), Arc::clone(&self.value), self.ttl, self.queued),
                 keep_until: None,
                 leave_free: None,
-                asked_on: receipt.connection(),
                 unanswered_on,
                 elsewhere,
             }
@@ -109,13 +115,13 @@ pub(super) fn release_later(held: &Arc<Hold>) {
     }
     for key in held.keys().iter() {
         BackgroundRelease {
-            _tracked: held.manager.held.token(),
+            tracked: held.manager.held.token(),
+            held_until: held.gone_by(),
             until: held.gone_by(),
             manager: Arc::clone(&held.manager),
             stake: Stake::new(key.into(), Arc::clone(&held.value), held.options.time_to_live(), None),
             keep_until: held.keep().map(|keep| held.now().after(keep)),
             leave_free: held.leave_free(),
-            asked_on: None,
             unanswered_on: None,
             arrived_by: Moment::from_nanos(0),
             elsewhere: false,
@@ -133,8 +139,6 @@ struct BackgroundRelease {
     /// The end of the minimum hold.
     keep_until: Option<Moment>,
     leave_free: Option<LeaveFree>,
-    /// The connection of the acquire, which may reach a server that the lock thread does not reach.
-    asked_on: Option<u64>,
     /// The connection of an unanswered acquire, which may still be under way and arrive after a
     /// release on another connection. `None` if the acquire was answered.
     unanswered_on: Option<u64>,
@@ -143,8 +147,10 @@ struct BackgroundRelease {
     /// The time by which an unanswered acquire has arrived, if it ever does.
     arrived_by: Moment,
     /// The time by which the key has expired in the store.
+    held_until: Moment,
+    /// The time by which the place in the store's queue does not matter any more, either.
     until: Moment,
-    _tracked: TaskTrackerToken,
+    tracked: TaskTrackerToken,
 }
 
 impl BackgroundRelease {
@@ -160,9 +166,10 @@ impl BackgroundRelease {
         manager.host.spawn_by(timer, self.run(timer));
     }
 
-    /// Returns the request for one try. The acquiring connection and the current one take turns: on
-    /// the first a release cannot overtake the acquire, and either may have fallen silent for good.
+    /// Returns the request for one try. Two connections take turns, since either may have fallen
+    /// silent for good. On that of an unanswered acquire a release cannot overtake it.
     fn request<'a>(&'a self, tries: u32, receipt: &'a Receipt) -> ReleaseRequest<'a> {
+        let is_even = tries.is_multiple_of(2);
         ReleaseRequest {
             key: &self.stake.key,
             value: &self.stake.value,
@@ -170,37 +177,63 @@ impl BackgroundRelease {
                 .keep_until
                 .map(|until| until.since(self.manager.clock.now()))
                 .filter(|keep| !keep.is_zero()),
-            acquired_on: self.asked_on.filter(|_| tries.is_multiple_of(2)),
+            unanswered_on: self.unanswered_on.filter(|_| is_even),
+            elsewhere: self.is_place() && !is_even,
             queued: self.stake.queued,
             leave_free: self.leave_free,
             receipt,
         }
     }
 
-    async fn run(self, timer: Timer) {
+    /// Returns `true` if the acquire was answered by a place in the store's queue.
+    fn is_place(&self) -> bool {
+        self.stake.queued.is_some() && self.unanswered_on.is_none()
+    }
+
+    async fn run(mut self, timer: Timer) {
         let mut pause = FIRST_RETRY;
         let began = self.manager.clock.now();
-        for tries in u32::from(self.elsewhere || self.unanswered_on.is_none()).. {
+        for tries in u32::from(self.elsewhere && self.unanswered_on.is_some()).. {
             let receipt = Receipt::default();
             let mut back = pin!(self.manager.back.notified());
             // Listens before the try, so that a store that returns during the try ends the pause.
             back.as_mut().enable();
             let asked = self.manager.clock.now();
-            let is_answered = match self.manager.release(timer, &self.request(tries, &receipt)).await {
+            let hurries = tries == 0 && self.is_place();
+            let request = self.request(tries, &receipt);
+            let release = self.manager.release(timer, &request);
+            let answer = if hurries {
+                self.manager.host.timeout(timer, FIRST_TRY, release).await
+            } else {
+                Some(release.await)
+            };
+            let mut until = self.until;
+            let is_answered = match answer {
                 // The acquire had arrived, and it arrives only once.
-                Ok(Ownership::Owned) => return,
+                Some(Ok(Ownership::Owned)) => return,
                 // On the acquiring connection a release cannot overtake the acquire; on another one
                 // it can.
-                Ok(_) if self.unanswered_on.is_none() || receipt.connection() == self.unanswered_on => return,
-                Ok(_) if asked >= self.arrived_by => return,
-                Ok(_) => true,
-                Err(error) => {
+                Some(Ok(_)) if self.unanswered_on.is_none() || receipt.connection() == self.unanswered_on => return,
+                Some(Ok(_)) if asked >= self.arrived_by => return,
+                Some(Ok(_)) => true,
+                Some(Err(error)) => {
+                    if error.is_permanent() {
+                        until = self.held_until;
+                    }
                     tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again");
                     false
                 }
+                None => false,
             };
-            if self.manager.clock.now() >= self.until {
+            let now = self.manager.clock.now();
+            if now >= until {
                 return;
+            }
+            if now >= self.held_until {
+                self.tracked = self.manager.unanswered.token();
+            }
+            if hurries && !is_answered {
+                continue;
             }
             // The jitter spreads releases that failed together.
             let host = &self.manager.host;

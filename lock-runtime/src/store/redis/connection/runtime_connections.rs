@@ -94,18 +94,28 @@ impl RuntimeConnections {
         slot
     }
 
-    /// Returns the connection for a release: the one that the request prefers, while it lives, or
-    /// else this runtime's.
+    /// Returns the connection for a release: that of an acquire which was not answered, while it
+    /// lives, or another runtime's, if the request prefers that, or else this runtime's.
     pub(in crate::store::redis) async fn for_release(
         &self,
         request: &ReleaseRequest<'_>,
     ) -> Result<(ConnectionSlot, Arc<Connection>), StoreError> {
-        if let Some(known) = request.acquired_on.and_then(|number| self.numbered(number)) {
+        if let Some(known) = request.unanswered_on.and_then(|number| self.numbered(number)) {
             return Ok(known);
+        }
+        if let Some(other) = request.elsewhere.then(|| self.heard_last()).flatten() {
+            return Ok(other);
         }
         let slot = self.here();
         let live = slot.live().await?;
         Ok((slot, live))
+    }
+
+    /// Returns the runtimes' connection that has answered last.
+    fn heard_last(&self) -> Option<(ConnectionSlot, Arc<Connection>)> {
+        let slots = self.0.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let up = slots.iter().filter_map(|(_, slot)| Some((slot.clone(), slot.up()?)));
+        up.max_by_key(|(_, live)| live.heard())
     }
 
     /// Returns the connection with this number, if it is still there.

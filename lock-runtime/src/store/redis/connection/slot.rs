@@ -139,6 +139,11 @@ impl Connection {
             .store(before - before / weight + took / weight, Ordering::Relaxed);
     }
 
+    /// Returns the time of the last answer, on the host's clock.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
+    }
+
     /// Returns the usual time until an answer.
     fn usual(&self) -> Duration {
         Duration::from_nanos(self.round_trip.load(Ordering::Relaxed)).min(LONGEST_USUAL)
