@@ -568,7 +568,10 @@ async fn a_shutdown_waits_for_a_lock_that_was_handed_over_no_longer_than_its_lea
     let proxy = Proxy::to(&server);
     let holder = connected(&server.url()).await.lock("k").acquire().await.unwrap();
     let grace = PATIENCE * 2;
-    let locks = LockManager::builder(&proxy.url()).shutdown_grace(grace).build().unwrap();
+    let locks = LockManager::builder(&proxy.url())
+        .shutdown_grace(grace)
+        .build()
+        .unwrap();
     let request = locks
         .lock("k")
         .lease(Duration::from_secs(1))
