@@ -32,6 +32,8 @@ const QUIET: Duration = Duration::from_secs(6);
 /// The most commands for each call, for each process and second, and for each process and second in which something is wrong: calls try
 /// again, each with a command or two for what it wants.
 const MOST_COMMANDS: (u64, u64, u64) = (8, 60, 200);
+/// The most commands that release what a call may have taken without an answer: for five seconds it may still arrive.
+const MOST_FOR_A_RELEASE: u64 = 15;
 /// The most commands for each call where strangers change locks or publish: each forged message costs those whom it tells a look.
 const MOST_AMONG_STRANGERS: u64 = 40;
 /// The most connections for each process: at all, for each second, and for each second in which something is wrong.
@@ -270,7 +272,8 @@ fn connections(stage: &Stage, hosts: &[Arc<faults::Slot>]) {
     } else {
         most_commands.0
     };
-    if commands > asked * by_call + processes * by_time {
+    let by_release = stage.judge.doubted() * MOST_FOR_A_RELEASE;
+    if commands > asked * by_call + by_release + processes * by_time {
         stage.judge.violates(
             Rule::NoStorm,
             format!("{commands} commands for {asked} calls in {seconds} s"),

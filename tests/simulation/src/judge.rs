@@ -133,6 +133,8 @@ struct Inner {
     processes: u64,
     /// When calls ended that may have taken something without an answer, which is given back in the background.
     doubtful: VecDeque<Instant>,
+    /// The number of them, from the beginning on.
+    doubted: usize,
     /// Other clients change locks or publish, which the processes look at.
     has_strangers: bool,
     /// The server has begun again with old data, so locks and places of calls that have ended were back.
@@ -304,6 +306,7 @@ impl Judge {
             second: (now, 0, 0, 0),
             processes: u64::try_from(plan.processes.len()).unwrap_or_default(),
             doubtful: VecDeque::new(),
+            doubted: 0,
             has_strangers: plan.faults.iter().any(|fault| {
                 matches!(
                     fault.kind,
@@ -496,6 +499,7 @@ impl Judge {
         );
         if may_have_taken || inner.was_disturbed(call.process, call.asked) {
             inner.doubtful.extend(call.plan.keys.iter().map(|_| Instant::now()));
+            inner.doubted += call.plan.keys.len();
         }
         if let Some(outcome) = outcome {
             inner.judge(&call, outcome);
@@ -673,6 +677,11 @@ impl Judge {
             end = end.max(until);
         }
         sum
+    }
+
+    /// Returns the number of keys that calls may have taken without an answer.
+    pub fn doubted(&self) -> u64 {
+        u64::try_from(self.inner().doubted).unwrap_or_default()
     }
 
     /// Returns `true` if strangers have changed locks or published.
