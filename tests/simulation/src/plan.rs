@@ -460,6 +460,7 @@ impl Plan {
         // What is slow to show itself needs time without anything else.
         let count = match extra {
             None | Some(Extra::Long) => count,
+            Some(Extra::Drives) if !is_dense => count,
             Some(Extra::LeaseEnd(..)) => 0,
             Some(_) => count / if is_dense { 8 } else { 3 },
         };
