@@ -154,8 +154,8 @@ plant pauses-by-an-old-answer lock-runtime/src/acquire/attempt.rs \
     'attempts in a second'
 
 plant places-left-after-a-lease lock-runtime/src/hold/upkeep/releaser.rs \
-    'Some(_) => self.ttl.max(PLACE_KEPT),' \
-    'Some(_) => self.ttl.max(PLACE_KEPT / 120),' \
+    'self.ttl.max(PLACE_KEPT))' \
+    'self.ttl.max(PLACE_KEPT / 120))' \
     promises outages::a_place_that_was_left_during_an_outage_is_given_back_after_it_however_long_it_was \
     'a place of the call that waits, and no other'
 

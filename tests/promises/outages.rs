@@ -11,6 +11,8 @@ use lock_tests::proxy::Close;
 use lock_tests::{Action, Command, Flow, PATIENCE, Proxy, Server, Stamp, eventually, lock_child, patient};
 use tokio::task::JoinSet;
 
+use crate::waiting::{members, stand};
+
 async fn connected(url: &str) -> LockManager {
     let locks = LockManager::builder(url).build().unwrap();
     eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
@@ -505,10 +507,8 @@ async fn a_place_that_was_left_during_an_outage_is_given_back_after_it_however_l
     let clock = JumpingClock::going();
     let locks = connected_with(&proxy.url(), &clock).await;
     let request = |wait| locks.lock("k").lease(Duration::from_secs(1)).wait(wait);
-    let places = || server.ask::<Vec<String>>(&["ZRANGEBYSCORE", "dist_lock:%lock-queue:{dist_lock:k}", "1", "+inf"]);
     let short = tokio::spawn(request(Duration::from_secs(1)).run(async {}));
-    eventually("a place in the queue", || async { places().len() == 1 }).await;
-    let left = places();
+    let left = stand(&server, "k", 1).await;
     proxy.both(Flow::Lose);
     let refused = short.await.unwrap();
     assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
@@ -518,7 +518,7 @@ async fn a_place_that_was_left_during_an_outage_is_given_back_after_it_however_l
     proxy.cut(Close::Reset);
     let long = tokio::spawn(request(DAY).run(async {}));
     eventually("a place of the call that waits, and no other", || async {
-        let places = places();
+        let places = members(&server, "k");
         places.len() == 1 && places != left
     })
     .await;
@@ -577,10 +577,7 @@ async fn a_shutdown_waits_for_a_lock_that_was_handed_over_no_longer_than_its_lea
         .lease(Duration::from_secs(1))
         .wait(Duration::from_secs(3));
     let call = tokio::spawn(request.run(async {}));
-    eventually("a place in the queue", || async {
-        server.ask::<usize>(&["ZCOUNT", "dist_lock:%lock-queue:{dist_lock:k}", "1", "+inf"]) == 1
-    })
-    .await;
+    stand(&server, "k", 1).await;
     proxy.on_each(|command| command.mentions("dist_lock:k"), Action::LoseRequest);
     holder.release().await.unwrap();
     let refused = call.await.unwrap();

@@ -31,11 +31,11 @@ fn queue(key: &str) -> String {
 }
 
 /// Those who stand in the queue, in order.
-fn members(server: &Server, key: &str) -> Vec<String> {
+pub(super) fn members(server: &Server, key: &str) -> Vec<String> {
     server.ask(&["ZRANGEBYSCORE", &queue(key), "1", "+inf"])
 }
 
-async fn stand(server: &Server, key: &str, count: usize) -> Vec<String> {
+pub(super) async fn stand(server: &Server, key: &str, count: usize) -> Vec<String> {
     eventually_some(&format!("{count} in the queue for `{key}`"), || {
         let members = members(server, key);
         async move { (members.len() == count).then_some(members) }

@@ -166,6 +166,13 @@ pub enum Scope {
     Everybody,
 }
 
+impl Scope {
+    /// Returns `true` if a fault of this scope strikes a process.
+    fn has(self, process: usize) -> bool {
+        self == Self::Everybody || self == Self::Process(process)
+    }
+}
+
 /// A fault that strikes processes, as long as it lasts.
 struct Trouble {
     fault: Fault,
@@ -515,9 +522,7 @@ impl Judge {
     pub fn strikes(&self, fault: Fault, scope: Scope) -> usize {
         let mut inner = self.inner();
         inner.server.note(|| format!("fault: {fault} strikes {scope:?}"));
-        inner.strike(fault, |call| {
-            scope == Scope::Everybody || scope == Scope::Process(call.process)
-        });
+        inner.strike(fault, |call| scope.has(call.process));
         inner.troubles.push(Trouble {
             fault,
             scope,
@@ -758,7 +763,7 @@ impl Inner {
     /// What has struck a process while a runtime of it stood still is news to that runtime.
     fn is_new_to(&mut self, process: usize, stood_since: Instant) {
         for trouble in &mut self.troubles {
-            let concerns = trouble.scope == Scope::Everybody || trouble.scope == Scope::Process(process);
+            let concerns = trouble.scope.has(process);
             if concerns && trouble.until.is_some_and(|until| until >= stood_since) {
                 trouble.until = Some(Instant::now());
             }
@@ -768,7 +773,7 @@ impl Inner {
     /// As [`was_disturbed`](Self::was_disturbed), by faults that count.
     fn was_disturbed_by(&self, process: usize, since: Instant, counts: fn(Fault) -> bool) -> bool {
         self.troubles.iter().any(|trouble| {
-            let concerns = trouble.scope == Scope::Everybody || trouble.scope == Scope::Process(process);
+            let concerns = trouble.scope.has(process);
             concerns && counts(trouble.fault) && trouble.until.is_none_or(|until| until + AFTERMATH >= since)
         })
     }
@@ -792,10 +797,7 @@ impl Inner {
 
     /// Returns `true` if a body may be inside beside another one: the server has lost its lock a short time ago. They are together since then.
     fn may_overlap(&self, key: usize, one: &Call, other: &Call, together: Instant) -> bool {
-        let concerns = |trouble: &&Trouble| match trouble.scope {
-            Scope::Everybody => true,
-            Scope::Process(process) => process == one.process || process == other.process,
-        };
+        let concerns = |trouble: &&Trouble| trouble.scope.has(one.process) || trouble.scope.has(other.process);
         let was_inside = |loss: &Loss| {
             let mut bodies = [one, other].into_iter();
             bodies.any(|call| {
@@ -1150,7 +1152,7 @@ impl Inner {
         let now = Instant::now();
         let response_timeout = self.response_timeouts.get(process).copied().unwrap_or_default();
         self.troubles.iter().all(|trouble| {
-            let concerns = trouble.scope == Scope::Everybody || trouble.scope == Scope::Process(process);
+            let concerns = trouble.scope.has(process);
             // Where connections have ended or are silent, new ones are made, which may hang as well.
             let needs_no_connection = matches!(
                 trouble.fault,
@@ -1168,10 +1170,7 @@ impl Inner {
     /// Returns what is wrong if the lock of a successful call had been lost for long when its body was over.
     fn is_ok_though_lost(&self, call: &Call) -> Option<String> {
         let (lost, left) = (call.lost_at?, call.left?);
-        let concerns = |trouble: &&Trouble| match trouble.scope {
-            Scope::Everybody => true,
-            Scope::Process(process) => process == call.process,
-        };
+        let concerns = |trouble: &&Trouble| trouble.scope.has(call.process);
         let mut known = lost + FOUND_WITHIN;
         for trouble in self.troubles.iter().filter(concerns) {
             let until = trouble.until?;

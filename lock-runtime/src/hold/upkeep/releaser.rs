@@ -68,24 +68,22 @@ impl Stake {
         }
         for key in std::iter::once(&self.key).chain(&self.others) {
             let unanswered_on = receipt.unanswered_on();
-            // The places of a process that has ended count for nothing.
-            let is_place = self.queued.is_some() && !receipt.may_grant();
+            // A mere place holds nothing up: those of a process that has ended count for nothing.
+            let may_hold = unanswered_on.is_none() && (self.queued.is_none() || receipt.may_grant());
             let now = manager.clock.now();
+            let (held_for, kept_for) = match self.queued {
+                Some(_) => (self.ttl.max(UNDER_WAY), self.ttl.max(PLACE_KEPT)),
+                None => (self.ttl, self.ttl),
+            };
             BackgroundRelease {
-                tracked: if is_place || unanswered_on.is_some() {
-                    manager.unanswered.token()
-                } else {
+                tracked: if may_hold {
                     manager.held.token()
+                } else {
+                    manager.unanswered.token()
                 },
                 arrived_by: now.after(UNDER_WAY),
-                held_until: now.after(match self.queued {
-                    Some(_) => self.ttl.max(UNDER_WAY),
-                    None => self.ttl,
-                }),
-                until: now.after(match self.queued {
-                    Some(_) => self.ttl.max(PLACE_KEPT),
-                    None => self.ttl,
-                }),
+                held_until: now.after(held_for),
+                until: now.after(kept_for),
                 manager: Arc::clone(manager),
                 stake: Stake::new(key.into(), Arc::clone(&self.value), self.ttl, self.queued),
                 keep_until: None,
