@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager, LockRequest, distributed_lock};
 use lock_tests::clock::watch_pauses;
-use lock_tests::{Alone, PATIENCE, Proxy, Server, Stamp, eventually};
+use lock_tests::{Alone, Flow, PATIENCE, Proxy, Server, Stamp, eventually};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -552,5 +552,26 @@ async fn a_connection_that_is_made_while_the_runtime_stands_still_is_not_given_u
     std::thread::sleep(limit * 2);
     let second = locks.lock("second").wait(Duration::ZERO).run(async {}).await;
     assert!(second.is_ok(), "a call failed for the time before it: {second:?}");
+    assert!(first.await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn a_connection_that_hangs_while_the_runtime_stands_still_is_made_anew_soon_after() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let limit = Duration::from_secs(4);
+    let locks = LockManager::builder(&proxy.url())
+        .prefix("")
+        .connect_timeout(limit)
+        .response_timeout(PATIENCE)
+        .build()
+        .unwrap();
+    proxy.both(Flow::Lose);
+    let first = tokio::spawn(locks.lock("first").wait(PATIENCE).run(async {}));
+    proxy.wait_for("a greeting that is lost", |_| true).await;
+    proxy.heal();
+    std::thread::sleep(limit + limit / 4);
+    let second = locks.lock("second").wait(limit / 2).run(async {}).await;
+    assert!(second.is_ok(), "a call waited for a connection from before: {second:?}");
     assert!(first.await.unwrap().is_ok());
 }

@@ -777,14 +777,20 @@ impl Redial {
             host.sleep(Timer::LockThread, pause).await;
         }
         let mut made = pin!(self.slot.connect());
+        let mut patience = limit;
         self.result = Some(loop {
             let began = host.now();
             // Uses the lock thread's timer, as the clock of this runtime may be paused.
-            match host.timeout(Timer::LockThread, limit, made.as_mut()).await {
+            match host.timeout(Timer::LockThread, patience, made.as_mut()).await {
                 Some(result) => break result,
                 // The runtime or the process stood still: the answers may have arrived meanwhile,
                 // and the calls that come now must not fail for the time before them.
-                None if host.now().since(began) > limit + LATE => {}
+                None if host.now().since(began) > patience + LATE => patience = limit.min(TRY_BESIDE),
+                // Nor must they wait as long again for what may hang since then.
+                None if patience < limit => {
+                    made.set(self.slot.connect());
+                    patience = limit;
+                }
                 None => break Err(StoreError::transient(format!("no connection within {limit:?}"))),
             }
         });
