@@ -91,14 +91,23 @@ pub fn kept(file: &Path, jobs: usize) -> bool {
     };
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let kept = |line: &str| {
-        let mut words = line.split_whitespace();
-        let seed: u64 = words.next()?.parse().ok()?;
-        let shapes = [Shape::Crowd, Shape::Dense].into_iter();
-        let argument = words.next();
-        let mut shapes = shapes.filter(|shape| argument.is_some() && shape.argument() == argument);
-        Some((seed, shapes.next().unwrap_or_default()))
+        let (seed, argument) = line
+            .split_once(' ')
+            .map_or((line, None), |(seed, argument)| (seed, Some(argument)));
+        let mut shapes = [Shape::Drawn, Shape::Crowd, Shape::Dense].into_iter();
+        let shape = shapes.find(|shape| shape.argument() == argument);
+        seed.parse::<u64>().ok().zip(shape).ok_or_else(|| line.to_owned())
     };
-    let seeds: Vec<(u64, Shape)> = lines.filter_map(kept).collect();
+    let seeds: Vec<(u64, Shape)> = match lines.map(kept).collect::<Result<_, _>>() {
+        Ok(seeds) => seeds,
+        Err(line) => {
+            eprintln!(
+                "`{line}` in {} is not a seed, alone or with `--crowd` or `--dense`",
+                file.display()
+            );
+            return false;
+        }
+    };
     let count = u64::try_from(seeds.len()).unwrap_or_default();
     let at = |number: u64| {
         usize::try_from(number)

@@ -227,6 +227,18 @@ impl Fault {
         Self::SteadyPoller,
     ];
 
+    /// What the seeds have whose bodies drive tasks.
+    const BESIDE_DRIVES: [Option<Self>; 8] = [
+        None,
+        None,
+        None,
+        Some(Self::Deaf),
+        Some(Self::SilentBackground),
+        Some(Self::CutListeners),
+        Some(Self::SteadyPoller),
+        Some(Self::Blocked),
+    ];
+
     /// Those after which a renewal is due at once.
     const OUTAGES: [Self; 5] = [
         Self::Loading,
@@ -256,8 +268,8 @@ enum Extra {
     Lasting(Fault),
     /// Calls after whose end their runtime stands still.
     Blocks,
-    /// Bodies that drive tasks of their own.
-    Drives,
+    /// Bodies that drive tasks of somebody else, and for some a fault that lasts, or runtimes that stand still.
+    Drives(Option<Fault>),
     /// A crowd of calls that may be inside together.
     Readers,
     /// Bodies that are longer than their leases, and faults that are as long.
@@ -279,7 +291,7 @@ impl Extra {
         Some(match draw.0.u32(..9) {
             0..4 => Self::Lasting(draw.of(&Fault::LASTING)),
             4 => Self::Blocks,
-            5 => Self::Drives,
+            5 => Self::Drives(draw.of(&Fault::BESIDE_DRIVES)),
             6 => Self::Readers,
             7 if draw.one_in(2) => Self::Long,
             7 => {
@@ -294,7 +306,7 @@ impl Extra {
     fn faults(self, seed: u64, processes: usize) -> Vec<FaultPlan> {
         let mut draw = Draw(fastrand::Rng::with_seed(seed.rotate_left(40)));
         match self {
-            Self::Lasting(kind) => vec![FaultPlan {
+            Self::Lasting(kind) | Self::Drives(Some(kind)) if kind != Fault::Blocked => vec![FaultPlan {
                 at: draw.ms(1, 3_000),
                 lasts: draw.ms(10_000, 18_000),
                 process: draw.0.usize(..processes),
@@ -332,7 +344,7 @@ impl Extra {
                     [kill, set_back]
                 })
                 .collect(),
-            Self::Blocks | Self::Drives | Self::Readers | Self::Long => Vec::new(),
+            Self::Lasting(_) | Self::Blocks | Self::Drives(_) | Self::Readers | Self::Long => Vec::new(),
         }
     }
 }
@@ -460,7 +472,7 @@ impl Plan {
         // What is slow to show itself needs time without anything else.
         let count = match extra {
             None | Some(Extra::Long) => count,
-            Some(Extra::Drives) if !is_dense => count,
+            Some(Extra::Drives(_)) if !is_dense => count,
             Some(Extra::LeaseEnd(..)) => 0,
             Some(_) => count / if is_dense { 8 } else { 3 },
         };
@@ -583,7 +595,10 @@ impl Swarm {
     fn add(&mut self, extra: Option<Extra>) {
         match extra {
             Some(Extra::Blocks) => (self.blocks, self.pipelined) = (true, true),
-            Some(Extra::Drives) => self.drives = true,
+            Some(Extra::Drives(beside)) => {
+                self.drives = true;
+                self.blocks = beside == Some(Fault::Blocked);
+            }
             Some(Extra::Readers) => {
                 self.keys = vec![2, 3];
                 self.tasks = Some(100);
@@ -722,6 +737,7 @@ impl CallPlan {
                 wait: draw.of(&swarm.waits),
                 freeze: Self::freeze(draw, swarm),
                 drop_after: Self::drop_after(draw, swarm),
+                blocks: some(draw, swarm.blocks, 12).then(|| draw.ms(50, 8_000)),
                 ..Self::plain(draw, swarm, keys, lease)
             };
         }
