@@ -72,11 +72,12 @@ plant patient-with-silence lock-runtime/src/hold/upkeep/watchdog.rs \
     'the leases that were renewed'
 
 plant sleepy-releases lock-runtime/src/hold/upkeep/releaser.rs \
-    '                () = back, if !is_answered => {}
+    '() = back, if told == Told::Nothing => {}
             }
-            let is_long_ago = self.manager.clock.now().since(began) >= SELDOM_AFTER;
-            pause = (pause * 2).min(if is_long_ago { SELDOM } else { LONGEST_RETRY });' \
-    '            }
+            let is_seldom =
+                told == Told::Refused { for_good: true } || manager.clock.now().since(began) >= SELDOM_AFTER;
+            pause = (pause * 2).min(if is_seldom { SELDOM } else { LONGEST_RETRY });' \
+    '}
             pause = SELDOM * 4;' \
     promises outages::locks_that_were_dropped_during_an_outage_are_free_soon_after_it \
     'locks that nobody holds stayed for'
@@ -88,8 +89,8 @@ plant long-goodbye lock-runtime/src/hold/upkeep/pace.rs \
     'the shutdown took'
 
 plant endless-clean-up lock-runtime/src/hold/upkeep/releaser.rs \
-    'Some(Ok(_)) if asked >= self.arrived_by => return,' \
-    'Some(Ok(_)) if asked >= self.until => return,' \
+    'Ok(_) if asked >= self.arrived_by => Told::Done,' \
+    'Ok(_) if asked >= self.until => Told::Done,' \
     promises outages::what_cleans_up_after_an_acquire_without_an_answer_ends_when_that_cannot_arrive_any_more \
     'the connections to be closed'
 
@@ -142,7 +143,7 @@ plant renewals-after-the-skew lock-runtime/src/hold/margins.rs \
     'lost with a skew of'
 
 plant clean-up-at-every-return lock-runtime/src/hold/upkeep/releaser.rs \
-    '() = back, if !is_answered => {}' \
+    '() = back, if told == Told::Nothing => {}' \
     '() = back => {}' \
     lib hold::upkeep::releaser::tests::a_release_that_was_answered_is_not_repeated_at_each_return_of_a_connection \
     'releases of what was not there'
@@ -154,8 +155,8 @@ plant pauses-by-an-old-answer lock-runtime/src/acquire/attempt.rs \
     'attempts in a second'
 
 plant places-left-after-a-lease lock-runtime/src/hold/upkeep/releaser.rs \
-    'self.ttl.max(PLACE_KEPT))' \
-    'self.ttl.max(PLACE_KEPT / 120))' \
+    '(false, PLACE_REFUSED, PLACE_KEPT)' \
+    '(false, PLACE_REFUSED, PLACE_KEPT / 120)' \
     promises outages::a_place_that_was_left_during_an_outage_is_given_back_after_it_however_long_it_was \
     'a place of the call that waits, and no other'
 

@@ -55,7 +55,7 @@ plant leads-without-time lock-runtime/src/acquire/coalesce.rs \
     'it leads with less time than the store takes to answer'
 
 plant places-given-back-by-the-lock-thread lock-runtime/src/hold/upkeep/releaser.rs \
-    'elsewhere: self.is_place() && !is_even,' \
+    'elsewhere: turn == if self.unanswered_on.is_some() { 2 } else { 1 },' \
     'elsewhere: false,' \
     promises waiting::a_call_that_gives_up_leaves_no_place_though_the_lock_thread_reaches_nothing \
     '1 in the queue for `k`'

@@ -5,6 +5,7 @@
 
 mod call_tree;
 mod freezing;
+mod giving_back;
 mod leaving;
 mod outages;
 mod passing;

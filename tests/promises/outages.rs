@@ -243,13 +243,13 @@ async fn many_lost_locks_are_found_in_few_round_trips() {
 
 /// A clock that a test has jump ahead. Between the jumps it goes, or stands.
 #[derive(Clone, Debug)]
-struct JumpingClock {
+pub(super) struct JumpingClock {
     jumped: Arc<AtomicU64>,
     stands_at: Option<Moment>,
 }
 
 impl JumpingClock {
-    fn going() -> Self {
+    pub(super) fn going() -> Self {
         Self {
             jumped: Arc::default(),
             stands_at: None,
@@ -263,7 +263,7 @@ impl JumpingClock {
         }
     }
 
-    fn jump(&self, span: Duration) {
+    pub(super) fn jump(&self, span: Duration) {
         self.jumped
             .fetch_add(u64::try_from(span.as_nanos()).unwrap(), Ordering::SeqCst);
     }

@@ -35,9 +35,11 @@ plant scripts-never-sent lock-runtime/src/store/redis/connection/eval.rs \
     'Err(error) if is_missing_script(&error) && keys.is_empty() =>'
 
 plant released-once lock-runtime/src/hold/upkeep/releaser.rs \
-    'tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again");
-                    false' \
-    'return tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again");'
+    'let was_answered =' \
+    'if error.effect() != Effect::None || !error.is_permanent() {
+                    return Told::Done;
+                }
+                let was_answered ='
 
 plant waits-for-ever lock-runtime/src/acquire/attempt.rs \
     '() = self.sleep(left) => None,' \

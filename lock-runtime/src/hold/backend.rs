@@ -130,7 +130,10 @@ impl Backend {
     /// Waits for room, sends one release, and waits for the answer until the response time-out.
     pub(super) async fn release(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
         let patience = self.response_timeout.saturating_mul(PATIENCE);
-        if let Some(room) = self.store.room(Limited::Releases, request.key, patience) {
+        // The room is that of this thread's connection.
+        if !request.elsewhere
+            && let Some(room) = self.store.room(Limited::Releases, request.key, patience)
+        {
             // If no room comes in time, the release is sent nevertheless.
             drop(room.await);
         }

@@ -465,8 +465,8 @@ pub struct ReleaseRequest<'a> {
     /// The connection of an acquire that was not answered, or `None` if it was. The store prefers
     /// this connection while it lives, since a release must not overtake its acquire.
     pub unanswered_on: Option<u64>,
-    /// `true` to prefer a connection of another thread, for an acquire that was answered: this
-    /// thread's may not reach the server. Ignored by a store that has no such connections.
+    /// `true` to prefer a connection of another thread, since this thread's may not reach the server.
+    /// Ignored by a store that has no such connections.
     pub elsewhere: bool,
     /// Set if the value may be in the store's queue, and is to be taken out of it.
     pub queued: Option<Queued>,

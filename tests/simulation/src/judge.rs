@@ -115,6 +115,8 @@ struct Inner {
     taken: Vec<Instant>,
     /// The last time at which each key was free, or a call was inside, or what holds it was none of the processes.
     used: Vec<Instant>,
+    /// The process whose body was the last to begin, by key.
+    last_in: Vec<Option<usize>>,
     /// The processes that were killed, with their incarnations.
     killed: BTreeSet<(usize, u32)>,
     /// The runtimes that stand still, and since when.
@@ -303,6 +305,7 @@ impl Judge {
             losses: Vec::new(),
             taken: vec![now; keys],
             used: vec![now; keys],
+            last_in: vec![None; keys],
             killed: BTreeSet::new(),
             standing: BTreeMap::new(),
             stood_until: None,
@@ -852,7 +855,9 @@ impl Inner {
         }
         let is_plain = |plan: &CallPlan| plan.keys.len() == 1 && plan.mode == LockMode::Exclusive;
         let call = &self.calls[&id];
-        let (begins_plain, asked) = (is_plain(&call.plan), call.asked);
+        // A client of another kind that takes a lock again at once wins a race, and overtakes nobody.
+        let wins_a_race = process == STRANGER && keys.iter().all(|key| self.last_in[*key] == Some(STRANGER));
+        let (begins_plain, asked) = (is_plain(&call.plan) && !wins_a_race, call.asked);
         for other in self
             .calls
             .values_mut()
@@ -875,6 +880,7 @@ impl Inner {
         for key in &keys {
             self.taken[*key] = Instant::now();
             self.used[*key] = Instant::now();
+            self.last_in[*key] = Some(process);
         }
         self.look();
         // Under a lock that was lost, few bodies begin in the process that had it, beside the holder that the server knows.

@@ -13,11 +13,12 @@ use crate::hold::Hold;
 use crate::hold::backend::Backend;
 use crate::host::{Moment, Timer};
 use crate::key::Keys;
-use crate::store::{LeaveFree, Ownership, Queued, Receipt, ReleaseRequest};
+use crate::store::{Effect, LeaveFree, Ownership, Queued, Receipt, ReleaseRequest};
 
 /// The pause before a release is retried. It doubles up to [`LONGEST_RETRY`], and after
-/// [`SELDOM_AFTER`] up to [`SELDOM`]: by then the store is most likely down. A pause ends early
-/// when the store answers again.
+/// [`SELDOM_AFTER`] up to [`SELDOM`]: by then the store is most likely down. So it does at once
+/// after a lasting refusal. A pause after a try without an answer ends early when the store answers
+/// again.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LONGEST_RETRY: Duration = Duration::from_millis(500);
 const SELDOM: Duration = Duration::from_secs(5);
@@ -30,7 +31,11 @@ pub(crate) const UNDER_WAY: Duration = Duration::from_secs(5);
 /// The time after which the release of an abandoned place in a store's queue is given up. The calls
 /// of this process that wait there keep all its places alive, so a place outlives any lease.
 const PLACE_KEPT: Duration = Duration::from_secs(600);
-/// The time that the first try has to give a place back, before another connection tries as well.
+/// The same for a release that the server refuses for a lasting reason, and so is in vain until its
+/// user is allowed it.
+const PLACE_REFUSED: Duration = Duration::from_secs(60);
+/// The time that the first try has to give a place back, before another connection tries as well:
+/// at least this, and at least twice the usual round trip.
 const FIRST_TRY: Duration = Duration::from_millis(300);
 
 /// The keys that an attempt may take, and its value.
@@ -68,15 +73,15 @@ impl Stake {
         }
         for key in std::iter::once(&self.key).chain(&self.others) {
             let unanswered_on = receipt.unanswered_on();
-            // A mere place holds nothing up: those of a process that has ended count for nothing.
-            let may_hold = unanswered_on.is_none() && (self.queued.is_none() || receipt.may_grant());
             let now = manager.clock.now();
-            let (held_for, kept_for) = match self.queued {
-                Some(_) => (self.ttl.max(UNDER_WAY), self.ttl.max(PLACE_KEPT)),
-                None => (self.ttl, self.ttl),
+            let (may_hold, held_for, kept_for) = match self.queued {
+                None => (true, self.ttl, self.ttl),
+                Some(_) if receipt.may_grant() => (true, self.ttl.max(UNDER_WAY), self.ttl.max(PLACE_KEPT)),
+                // A mere place holds nothing up: those of a process that has ended count for nothing.
+                Some(_) => (false, PLACE_REFUSED, PLACE_KEPT),
             };
             BackgroundRelease {
-                tracked: if may_hold {
+                tracked: if may_hold && unanswered_on.is_none() {
                     manager.held.token()
                 } else {
                     manager.unanswered.token()
@@ -144,7 +149,7 @@ struct BackgroundRelease {
     elsewhere: bool,
     /// The time by which an unanswered acquire has arrived, if it ever does.
     arrived_by: Moment,
-    /// The time by which the key has expired in the store.
+    /// The time by which the key has expired in the store, and until which a lasting refusal may end.
     held_until: Moment,
     /// The time by which the place in the store's queue does not matter any more, either.
     until: Moment,
@@ -164,10 +169,11 @@ impl BackgroundRelease {
         manager.host.spawn_by(timer, self.run(timer));
     }
 
-    /// Returns the request for one try. Two connections take turns, since either may have fallen
-    /// silent for good. On that of an unanswered acquire a release cannot overtake it.
+    /// Returns the request for one try. Connections take turns, since each may have fallen silent for
+    /// good, or be impossible to make: that of an unanswered acquire, which a release cannot overtake
+    /// there, this thread's, and another thread's.
     fn request<'a>(&'a self, tries: u32, receipt: &'a Receipt) -> ReleaseRequest<'a> {
-        let is_even = tries.is_multiple_of(2);
+        let turn = tries % if self.unanswered_on.is_some() { 3 } else { 2 };
         ReleaseRequest {
             key: &self.stake.key,
             value: &self.stake.value,
@@ -175,8 +181,8 @@ impl BackgroundRelease {
                 .keep_until
                 .map(|until| until.since(self.manager.clock.now()))
                 .filter(|keep| !keep.is_zero()),
-            unanswered_on: self.unanswered_on.filter(|_| is_even),
-            elsewhere: self.is_place() && !is_even,
+            unanswered_on: self.unanswered_on.filter(|_| turn == 0),
+            elsewhere: turn == if self.unanswered_on.is_some() { 2 } else { 1 },
             queued: self.stake.queued,
             leave_free: self.leave_free,
             receipt,
@@ -189,61 +195,96 @@ impl BackgroundRelease {
     }
 
     async fn run(mut self, timer: Timer) {
+        let manager = Arc::clone(&self.manager);
+        let host = &manager.host;
         let mut pause = FIRST_RETRY;
-        let began = self.manager.clock.now();
+        let began = manager.clock.now();
         for tries in u32::from(self.elsewhere && self.unanswered_on.is_some()).. {
-            let receipt = Receipt::default();
-            let mut back = pin!(self.manager.back.notified());
+            let mut back = pin!(manager.back.notified());
             // Listens before the try, so that a store that returns during the try ends the pause.
             back.as_mut().enable();
-            let asked = self.manager.clock.now();
-            let hurries = tries == 0 && self.is_place();
-            let request = self.request(tries, &receipt);
-            let release = self.manager.release(timer, &request);
-            let answer = if hurries {
-                self.manager.host.timeout(timer, FIRST_TRY, release).await
+            let told = if tries == 0 && self.is_place() {
+                self.try_in_a_hurry(timer).await
             } else {
-                Some(release.await)
+                self.try_once(timer, tries).await
             };
-            let mut until = self.until;
-            let is_answered = match answer {
-                // The acquire had arrived, and it arrives only once.
-                Some(Ok(Ownership::Owned)) => return,
-                // On the acquiring connection a release cannot overtake the acquire; on another one
-                // it can.
-                Some(Ok(_)) if self.unanswered_on.is_none() || receipt.connection() == self.unanswered_on => return,
-                Some(Ok(_)) if asked >= self.arrived_by => return,
-                Some(Ok(_)) => true,
-                Some(Err(error)) => {
-                    if error.is_permanent() {
-                        until = self.held_until;
-                    }
-                    tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again");
-                    false
-                }
-                None => false,
+            let until = match told {
+                Told::Done => return,
+                Told::Refused { for_good: true } => self.held_until,
+                Told::TooEarly | Told::Refused { for_good: false } | Told::Nothing => self.until,
             };
-            let now = self.manager.clock.now();
+            let now = manager.clock.now();
             if now >= until {
                 return;
             }
             if now >= self.held_until {
-                self.tracked = self.manager.unanswered.token();
-            }
-            if hurries && !is_answered {
-                continue;
+                self.tracked = manager.unanswered.token();
             }
             // The jitter spreads releases that failed together.
-            let host = &self.manager.host;
             tokio::select! {
                 () = host.sleep(timer, pause.mul_f64(0.5 + host.fraction() / 2.0)) => {}
                 // The return of some connection tells nothing new about a store that has answered.
-                () = back, if !is_answered => {}
+                () = back, if told == Told::Nothing => {}
             }
-            let is_long_ago = self.manager.clock.now().since(began) >= SELDOM_AFTER;
-            pause = (pause * 2).min(if is_long_ago { SELDOM } else { LONGEST_RETRY });
+            let is_seldom =
+                told == Told::Refused { for_good: true } || manager.clock.now().since(began) >= SELDOM_AFTER;
+            pause = (pause * 2).min(if is_seldom { SELDOM } else { LONGEST_RETRY });
         }
     }
+
+    /// Tries, and soon afterwards on another connection as well.
+    async fn try_in_a_hurry(&self, timer: Timer) -> Told {
+        let first_try = FIRST_TRY.max(self.manager.usual_round_trip() * 2);
+        let mut first = pin!(self.try_once(timer, 0));
+        if let Some(told) = self.manager.host.timeout(timer, first_try, first.as_mut()).await {
+            return told;
+        }
+        let mut second = pin!(self.try_once(timer, 1));
+        let (told, other) = tokio::select! {
+            told = first.as_mut() => (told, second),
+            told = second.as_mut() => (told, first),
+        };
+        if told == Told::Done { told } else { other.await }
+    }
+
+    async fn try_once(&self, timer: Timer, tries: u32) -> Told {
+        let receipt = Receipt::default();
+        let asked = self.manager.clock.now();
+        let answer = self.manager.release(timer, &self.request(tries, &receipt)).await;
+        match answer {
+            // The acquire had arrived, and it arrives only once.
+            Ok(Ownership::Owned) => Told::Done,
+            // On the acquiring connection a release cannot overtake the acquire; on another one it
+            // can.
+            Ok(_) if self.unanswered_on.is_none() || receipt.connection() == self.unanswered_on => Told::Done,
+            Ok(_) if asked >= self.arrived_by => Told::Done,
+            Ok(_) => Told::TooEarly,
+            Err(error) => {
+                tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again");
+                let was_answered = receipt.connection().is_some() && error.effect() == Effect::None;
+                if error.is_permanent() || was_answered {
+                    Told::Refused {
+                        for_good: error.is_permanent(),
+                    }
+                } else {
+                    Told::Nothing
+                }
+            }
+        }
+    }
+}
+
+/// What a try to release has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// The store has nothing to release, and will have nothing.
+    Done,
+    /// The store has nothing to release, and the acquire may arrive after this answer.
+    TooEarly,
+    /// The store refuses.
+    Refused { for_good: bool },
+    /// There was no answer.
+    Nothing,
 }
 
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -401,15 +401,27 @@ impl ConnectionSlot {
         }))
     }
 
+    /// Waits until a connection has room. A connection without room has many commands under way, so
+    /// it is replaced if nothing arrives on it for the response time-out: those who sent them may
+    /// have given up long before.
     async fn room_on(&self, mut live: Arc<Connection>, what: Limited) -> Result<(), StoreError> {
         let mut state = self.0.state.subscribe();
+        let silence = self.0.server.time_outs.response;
         loop {
             let Some(batcher) = &live.batcher else { return Ok(()) };
             let number = live.number;
+            let (began, heard) = (self.host().now(), live.heard());
             tokio::select! {
                 biased;
                 () = batcher.room(what) => return Ok(()),
                 _ = state.wait_for(|state| !matches!(state, State::Up(live) if live.number == number)) => {}
+                () = self.host().sleep(Timer::LockThread, silence) => {
+                    let stood_still = self.host().now().since(began) > silence + LATE;
+                    if live.heard() == heard && !stood_still {
+                        tracing::debug!(?silence, "the connection has no room, does not answer, and is replaced");
+                        self.end(number, true);
+                    }
+                }
             }
             live = self.live().await?;
         }
