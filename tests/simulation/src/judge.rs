@@ -1295,8 +1295,8 @@ impl Inner {
             Err(LockError::Hung { held, .. }) => {
                 let renewals = call.plan.max_renewals.unwrap_or(30);
                 let least = call.plan.lease.mul_f64(0.65) * (renewals + 1);
-                // It counts from the request that was granted, whose answer may have been slow.
-                let asking = if disturbed { ONE_TRY } else { Duration::from_millis(50) };
+                // It counts from the request that was granted, whose answer may have been slow: that of a crowd which finds no script.
+                let asking = if disturbed { ONE_TRY } else { Duration::from_millis(100) };
                 let least = least.saturating_sub(call.passed_for + asking);
                 (*held < least && !call.stood_still).then(|| {
                     let what = format!("{who} counts as hung after {held:?}");
