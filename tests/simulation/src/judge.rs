@@ -54,6 +54,8 @@ const CLEARLY_LATER: Duration = Duration::from_millis(500);
 /// many, none of them longer than this.
 const TURN_OF_A_STRANGER: Duration = Duration::from_secs(3);
 const TURNS_OF_OTHERS: u32 = 30;
+/// Such a client may lose the race for a lock that has become free so often.
+const TURNS_OFFERED: u32 = 3;
 const CHANGES_HANDS: Duration = Duration::from_millis(500);
 /// The process of such clients.
 pub const STRANGER: usize = 900;
@@ -233,6 +235,18 @@ struct Polled {
     since: Instant,
     /// The bodies of others since then.
     others: u32,
+    /// How often the lock had become free by then.
+    was_free: u32,
+}
+
+impl Polled {
+    fn from_now_on(was_free: u32) -> Self {
+        Self {
+            since: Instant::now(),
+            others: 0,
+            was_free,
+        }
+    }
 }
 
 struct Inside {
@@ -566,10 +580,8 @@ impl Judge {
     /// A client of another kind polls for a lock from now on.
     pub fn begins_polling(&self, key: usize, is_steady: bool) {
         if is_steady {
-            self.inner().polled[key] = Some(Polled {
-                since: Instant::now(),
-                others: 0,
-            });
+            let mut inner = self.inner();
+            inner.polled[key] = Some(Polled::from_now_on(inner.was_free(key)));
         }
     }
 
@@ -868,10 +880,9 @@ impl Inner {
             }
         }
         for key in &keys {
+            let was_free = self.was_free(*key);
             match &mut self.polled[*key] {
-                Some(polled) if process == STRANGER => {
-                    (polled.since, polled.others) = (Instant::now(), 0);
-                }
+                Some(polled) if process == STRANGER => *polled = Polled::from_now_on(was_free),
                 Some(polled) => polled.others += 1,
                 None => {}
             }
@@ -924,6 +935,12 @@ impl Inner {
             Some(Value::Sorted(holders)) => holders.in_order().map(|(holder, _)| of(holder)).collect(),
             None => Vec::new(),
         })
+    }
+
+    /// Returns how often a lock has become free, rather than been handed over.
+    fn was_free(&self, key: usize) -> u32 {
+        let name = format!("dist_lock:{}", name_of(key));
+        self.server.change(|engine| engine.data.removals(name.as_bytes()))
     }
 
     fn wait_is_kept(&mut self, id: u64) {
@@ -1123,19 +1140,28 @@ impl Inner {
             .flat_map(|call| call.plan.keys.clone())
             .collect();
         for key in kept {
+            let was_free = self.was_free(key);
             if let Some(polled) = &mut self.polled[key] {
-                (polled.since, polled.others) = (Instant::now(), 0);
+                *polled = Polled::from_now_on(was_free);
             }
         }
-        let starves = |polled: &&mut Polled| {
-            polled.others >= TURNS_OF_OTHERS && polled.since.elapsed() > TURN_OF_A_STRANGER + patience
-        };
         let mut found = Vec::new();
-        for (key, polled) in self.polled.iter_mut().enumerate() {
-            if let Some(polled) = polled.as_mut().filter(starves) {
-                found.push((key, polled.since, polled.others));
-                (polled.since, polled.others) = (Instant::now(), 0);
+        for key in 0..self.polled.len() {
+            let starves = |polled: &&Polled| {
+                polled.others >= TURNS_OF_OTHERS && polled.since.elapsed() > TURN_OF_A_STRANGER + patience
+            };
+            let Some((since, others, before)) = self.polled[key]
+                .as_ref()
+                .filter(starves)
+                .map(|polled| (polled.since, polled.others, polled.was_free))
+            else {
+                continue;
+            };
+            let was_free = self.was_free(key);
+            if was_free < before + TURNS_OFFERED {
+                found.push((key, since, others));
             }
+            self.polled[key] = Some(Polled::from_now_on(was_free));
         }
         for (key, since, others) in found {
             if !self.was_anybody_disturbed(since) && !self.losses.iter().any(|loss| loss.at >= since) {

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Data {
     keys: BTreeMap<Vec<u8>, Entry>,
     expiries: BTreeSet<(i64, Vec<u8>)>,
+    /// How often each key was removed, or expired.
+    removals: BTreeMap<Vec<u8>, u32>,
 }
 
 #[derive(Clone)]
@@ -37,7 +39,7 @@ impl Data {
     }
 
     pub fn set(&mut self, key: &[u8], value: Value, expires: Option<i64>) {
-        self.remove(key);
+        self.take_out(key);
         self.keys.insert(key.to_vec(), Entry { value, expires });
         self.expiries.extend(expires.map(|at| (at, key.to_vec())));
     }
@@ -53,6 +55,21 @@ impl Data {
     }
 
     pub fn remove(&mut self, key: &[u8]) -> bool {
+        let is_there = self.take_out(key);
+        if is_there {
+            match self.removals.get_mut(key) {
+                Some(count) => *count += 1,
+                None => drop(self.removals.insert(key.to_vec(), 1)),
+            }
+        }
+        is_there
+    }
+
+    pub fn removals(&self, key: &[u8]) -> u32 {
+        self.removals.get(key).copied().unwrap_or_default()
+    }
+
+    fn take_out(&mut self, key: &[u8]) -> bool {
         let Some(entry) = self.keys.remove(key) else {
             return false;
         };
