@@ -62,13 +62,13 @@ plant unread-is-news lock-runtime/src/store/redis/queue/look.rs \
     'commands in a second in which nothing happened'
 
 plant given-up-after-standing-still lock-runtime/src/store/redis/connection/slot.rs \
-    'None if host.now().since(began) > patience + LATE =>' \
-    'None if host.now().since(began) > patience + LATE * 1_000 =>' \
+    'None if host.now().since(began) > limit + LATE =>' \
+    'None if host.now().since(began) > limit + LATE * 1_000 =>' \
     promises freezing::a_connection_that_is_made_while_the_runtime_stands_still_is_not_given_up \
     'a call failed for the time before it'
 
 plant hangs-after-standing-still lock-runtime/src/store/redis/connection/slot.rs \
-    'patience = limit.min(TRY_BESIDE)' \
-    'patience = limit' \
+    'second = Some(Box::pin(self.slot.connect())),' \
+    'drop(second.take()),' \
     promises freezing::a_connection_that_hangs_while_the_runtime_stands_still_is_made_anew_soon_after \
     'a call waited for a connection from before'

@@ -8,7 +8,7 @@ plant held-locks-given-back-by-the-lock-thread lock-runtime/src/hold/upkeep/rele
 
 plant dropped-locks-given-back-by-the-lock-thread lock-runtime/src/hold/upkeep/releaser.rs \
     'elsewhere: turn == if self.unanswered_on.is_some() { 2 } else { 1 },' \
-    'elsewhere: self.is_place() && turn == 1,' \
+    'elsewhere: self.stake.queued.is_some() && self.unanswered_on.is_none() && turn == 1,' \
     promises giving_back::a_dropped_lock_is_released_though_the_server_takes_no_more_connections \
     'the lock to be free'
 
@@ -18,10 +18,16 @@ plant unanswered-given-back-by-the-lock-thread lock-runtime/src/hold/upkeep/rele
     promises giving_back::a_lock_whose_grant_was_not_answered_is_released_by_the_next_connection_of_the_runtime \
     'the lock to be free'
 
+plant dropped-locks-without-hurry lock-runtime/src/hold/upkeep/releaser.rs \
+    'if tries == 0 && self.unanswered_on.is_none() {' \
+    'if tries == 0 && self.unanswered_on.is_none() && self.stake.queued.is_some() {' \
+    promises giving_back::a_dropped_lock_does_not_wait_behind_thousands_of_places_on_a_silent_connection \
+    'the lock was free after'
+
 plant no-room-for-ever lock-runtime/src/store/redis/connection/slot.rs \
     'if live.heard() == heard && !stood_still {' \
     'if live.heard() != heard && !stood_still {' \
-    promises giving_back::a_dropped_lock_does_not_wait_behind_thousands_of_places_on_a_silent_connection \
+    promises giving_back::an_unanswered_lock_does_not_wait_behind_thousands_of_places_on_a_silent_connection \
     'the lock was free after'
 
 plant refused-places-left lock-runtime/src/hold/upkeep/releaser.rs \

@@ -98,44 +98,88 @@ async fn a_lock_whose_grant_was_not_answered_is_released_by_the_next_connection_
     eventually("the lock to be free", || async { !server.exists("dist_lock:k") }).await;
 }
 
-/// The connection carries about a thousand commands at once.
+/// A process whose lock thread has a silent connection behind two thousand places that were given up. That connection carries about a
+/// thousand commands.
+struct Crowded {
+    server: Server,
+    proxy: Proxy,
+    locks: LockManager,
+    _holder: LockGuard,
+    dropped: LockGuard,
+}
+
+impl Crowded {
+    /// If `heals` is set, new connections work. That of this runtime works in any case.
+    async fn new(heals: bool) -> Self {
+        const PLACES: usize = 2_000;
+        let server = Server::start();
+        let proxy = Proxy::to(&server);
+        let holder = held(&server, "k").await;
+        let locks = LockManager::builder(&proxy.url())
+            .connect_timeout(Duration::from_secs(10))
+            .default_lease(LONG)
+            .default_wait(LONG)
+            .build()
+            .unwrap();
+        drop(locks.lock("first").acquire().await.unwrap());
+        eventually("the lock thread's connection", || async {
+            !server.exists("dist_lock:first")
+        })
+        .await;
+        let calls: Vec<_> = (0..PLACES)
+            .map(|_| tokio::spawn(locks.lock("k").fair().run(async {})))
+            .collect();
+        stand(&server, "k", PLACES).await;
+        let dropped = locks.lock("dropped").acquire().await.unwrap();
+        locks.lock("mine").run(async {}).await.unwrap();
+        let ours = |command: &Command| command.mentions("dist_lock:mine");
+        let this = proxy
+            .commands()
+            .iter()
+            .rfind(|command| ours(command))
+            .unwrap()
+            .connection;
+        let last = if heals { proxy.accepted() } else { u64::MAX };
+        let silent = move |command: &Command| command.connection != this && command.connection <= last;
+        proxy.on_each(silent, Action::LoseRequest);
+        for call in &calls {
+            call.abort();
+        }
+        eventually("no place", || async { members(&server, "k").is_empty() }).await;
+        Self {
+            server,
+            proxy,
+            locks,
+            _holder: holder,
+            dropped,
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_dropped_lock_does_not_wait_behind_thousands_of_places_on_a_silent_connection() {
-    const PLACES: usize = 2_000;
-    let server = Server::start();
-    let proxy = Proxy::to(&server);
-    let _holder = held(&server, "k").await;
-    let locks = manager(&proxy.url());
-    drop(locks.lock("first").acquire().await.unwrap());
-    eventually("the lock thread's connection", || async {
-        !server.exists("dist_lock:first")
-    })
-    .await;
-    let calls: Vec<_> = (0..PLACES)
-        .map(|_| tokio::spawn(locks.lock("k").fair().run(async {})))
-        .collect();
-    stand(&server, "k", PLACES).await;
-    let dropped = locks.lock("dropped").acquire().await.unwrap();
-    locks.lock("mine").run(async {}).await.unwrap();
-    let ours = |command: &Command| command.mentions("dist_lock:mine");
-    let this = proxy
-        .commands()
-        .iter()
-        .rfind(|command| ours(command))
-        .unwrap()
-        .connection;
-    let last = proxy.accepted();
-    let silent = move |command: &Command| command.connection != this && command.connection <= last;
-    proxy.on_each(silent, Action::LoseRequest);
-    for call in &calls {
-        call.abort();
-    }
-    eventually("no place", || async { members(&server, "k").is_empty() }).await;
+    let crowded = Crowded::new(false).await;
+    let (server, dropped) = (&crowded.server, crowded.dropped);
     let began = Stamp::now();
     drop(dropped);
     eventually("the lock to be free", || async { !server.exists("dist_lock:dropped") }).await;
     let took = Stamp::now().calm_since(began);
     assert!(took < Duration::from_secs(5), "the lock was free after {took:?}");
+}
+
+#[tokio::test]
+async fn an_unanswered_lock_does_not_wait_behind_thousands_of_places_on_a_silent_connection() {
+    let crowded = Crowded::new(true).await;
+    let is_asked = |command: &Command| command.mentions("dist_lock:unanswered");
+    let unanswered = crowded.proxy.on_next(is_asked, Action::CloseAfter(Close::Reset));
+    let refused = crowded.locks.lock("unanswered").wait(Duration::ZERO).acquire().await;
+    assert!(refused.is_err(), "{refused:?}");
+    assert_eq!(unanswered.times(), 1);
+    let began = Stamp::now();
+    let is_there = || crowded.server.exists("dist_lock:unanswered");
+    eventually("the lock to be free", || async { !is_there() }).await;
+    let took = Stamp::now().calm_since(began);
+    assert!(took < Duration::from_secs(8), "the lock was free after {took:?}");
 }
 
 /// Returns whether a command gives a place back.

@@ -34,8 +34,8 @@ const PLACE_KEPT: Duration = Duration::from_secs(600);
 /// The same for a release that the server refuses for a lasting reason, and so is in vain until its
 /// user is allowed it.
 const PLACE_REFUSED: Duration = Duration::from_secs(60);
-/// The time that the first try has to give a place back, before another connection tries as well:
-/// at least this, and at least twice the usual round trip.
+/// The time that the first try has before another connection tries as well, if the acquire was
+/// answered: at least this, and at least twice the usual round trip.
 const FIRST_TRY: Duration = Duration::from_millis(300);
 
 /// The keys that an attempt may take, and its value.
@@ -189,11 +189,6 @@ impl BackgroundRelease {
         }
     }
 
-    /// Returns `true` if the acquire was answered by a place in the store's queue.
-    fn is_place(&self) -> bool {
-        self.stake.queued.is_some() && self.unanswered_on.is_none()
-    }
-
     async fn run(mut self, timer: Timer) {
         let manager = Arc::clone(&self.manager);
         let host = &manager.host;
@@ -203,7 +198,7 @@ impl BackgroundRelease {
             let mut back = pin!(manager.back.notified());
             // Listens before the try, so that a store that returns during the try ends the pause.
             back.as_mut().enable();
-            let told = if tries == 0 && self.is_place() {
+            let told = if tries == 0 && self.unanswered_on.is_none() {
                 self.try_in_a_hurry(timer).await
             } else {
                 self.try_once(timer, tries).await

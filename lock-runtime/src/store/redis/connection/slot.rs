@@ -55,6 +55,9 @@ const STEADY: Duration = Duration::from_secs(1);
 /// The lateness of a time-out from which on the runtime has stood still, rather than waited.
 const LATE: Duration = Duration::from_millis(100);
 
+/// One try to make a connection.
+type Try<'a> = Pin<Box<dyn Future<Output = Result<Connection, StoreError>> + Send + 'a>>;
+
 /// The purpose of a slot.
 pub(in crate::store::redis) enum Purpose {
     /// Acquires and releases.
@@ -644,7 +647,6 @@ impl ConnectionSlot {
     /// Connects. For a background connection, starts another try beside one that is not answered
     /// soon; the first try to end decides the result.
     async fn connect(&self) -> Result<Connection, StoreError> {
-        type Try<'a> = Pin<Box<dyn Future<Output = Result<Connection, StoreError>> + Send + 'a>>;
         // A connection for commands gets only one try: if a slow handshake is the cause, more of
         // them do not help.
         let is_urgent = matches!(self.0.purpose, Purpose::Background { .. });
@@ -788,21 +790,21 @@ impl Redial {
         if !pause.is_zero() {
             host.sleep(Timer::LockThread, pause).await;
         }
-        let mut made = pin!(self.slot.connect());
-        let mut patience = limit;
+        let mut first = pin!(self.slot.connect());
+        let mut second: Option<Try<'_>> = None;
         self.result = Some(loop {
             let began = host.now();
+            let made = poll_fn(|cx| match (first.as_mut().poll(cx), &mut second) {
+                (Poll::Pending, Some(second)) => second.as_mut().poll(cx),
+                (polled, _) => polled,
+            });
             // Uses the lock thread's timer, as the clock of this runtime may be paused.
-            match host.timeout(Timer::LockThread, patience, made.as_mut()).await {
+            match host.timeout(Timer::LockThread, limit, made).await {
                 Some(result) => break result,
                 // The runtime or the process stood still: the answers may have arrived meanwhile,
-                // and the calls that come now must not fail for the time before them.
-                None if host.now().since(began) > patience + LATE => patience = limit.min(TRY_BESIDE),
-                // Nor must they wait as long again for what may hang since then.
-                None if patience < limit => {
-                    made.set(self.slot.connect());
-                    patience = limit;
-                }
+                // and the calls that come now must not fail for the time before them. Nor must
+                // they wait for what may hang since then.
+                None if host.now().since(began) > limit + LATE => second = Some(Box::pin(self.slot.connect())),
                 None => break Err(StoreError::transient(format!("no connection within {limit:?}"))),
             }
         });
