@@ -54,6 +54,8 @@ const CLEARLY_LATER: Duration = Duration::from_millis(500);
 /// many, none of them longer than this.
 const TURN_OF_A_STRANGER: Duration = Duration::from_secs(3);
 const TURNS_OF_OTHERS: u32 = 30;
+/// It may win so many races in a row for a lock that it takes again at once.
+const RACES: u32 = 100;
 /// Such a client may lose the race for a lock that has become free so often.
 const TURNS_OFFERED: u32 = 3;
 const CHANGES_HANDS: Duration = Duration::from_millis(500);
@@ -117,8 +119,8 @@ struct Inner {
     taken: Vec<Instant>,
     /// The last time at which each key was free, or a call was inside, or what holds it was none of the processes.
     used: Vec<Instant>,
-    /// The process whose body was the last to begin, by key.
-    last_in: Vec<Option<usize>>,
+    /// The turns of a client of another kind since that of another one, by key.
+    in_a_row: Vec<u32>,
     /// The processes that were killed, with their incarnations.
     killed: BTreeSet<(usize, u32)>,
     /// The runtimes that stand still, and since when.
@@ -319,7 +321,7 @@ impl Judge {
             losses: Vec::new(),
             taken: vec![now; keys],
             used: vec![now; keys],
-            last_in: vec![None; keys],
+            in_a_row: vec![0; keys],
             killed: BTreeSet::new(),
             standing: BTreeMap::new(),
             stood_until: None,
@@ -867,16 +869,21 @@ impl Inner {
         }
         let is_plain = |plan: &CallPlan| plan.keys.len() == 1 && plan.mode == LockMode::Exclusive;
         let call = &self.calls[&id];
-        // A client of another kind that takes a lock again at once wins a race, and overtakes nobody.
-        let wins_a_race = process == STRANGER && keys.iter().all(|key| self.last_in[*key] == Some(STRANGER));
-        let (begins_plain, asked) = (is_plain(&call.plan) && !wins_a_race, call.asked);
+        // A client of another kind that takes a lock again at once wins a race, and overtakes nobody, as long as it does not win each one.
+        let in_a_row = keys.iter().map(|key| self.in_a_row[*key]).max().unwrap_or_default();
+        let overtakes = match in_a_row {
+            1..RACES if process == STRANGER => 0,
+            RACES if process == STRANGER => RACES,
+            _ => 1,
+        };
+        let (begins_plain, asked) = (is_plain(&call.plan), call.asked);
         for other in self
             .calls
             .values_mut()
             .filter(|other| !other.has_begun && is_plain(&other.plan))
         {
             if begins_plain && other.plan.keys == keys && other.asked < asked {
-                other.passed_by += 1;
+                other.passed_by += overtakes;
             }
         }
         for key in &keys {
@@ -891,7 +898,11 @@ impl Inner {
         for key in &keys {
             self.taken[*key] = Instant::now();
             self.used[*key] = Instant::now();
-            self.last_in[*key] = Some(process);
+            self.in_a_row[*key] = if process == STRANGER {
+                self.in_a_row[*key] + 1
+            } else {
+                0
+            };
         }
         self.look();
         // Under a lock that was lost, few bodies begin in the process that had it, beside the holder that the server knows.
