@@ -182,6 +182,11 @@ async fn an_unanswered_lock_does_not_wait_behind_thousands_of_places_on_a_silent
     assert!(took < Duration::from_secs(8), "the lock was free after {took:?}");
 }
 
+/// Waits until this runtime's connection has answered everything that was sent before.
+async fn answered(locks: &LockManager) {
+    locks.lock("mine").run(async {}).await.unwrap();
+}
+
 /// Returns whether a command gives a place back.
 fn gives_back(place: &str) -> impl Fn(&Command) -> bool + Send + 'static {
     let token = place.split(':').nth(3).unwrap_or_default().to_owned();
@@ -201,6 +206,7 @@ async fn a_place_is_given_back_soon_after_its_user_is_allowed_it_again() {
     let left = stand(&server, "k", 1).await;
     let other = tokio::spawn(fair().run(async {}));
     stand(&server, "k", 2).await;
+    answered(&locks).await;
     let refusal = Action::error("NOPERM User app has no permissions to run the 'zrem' command");
     let refused = proxy.on_each(gives_back(&left[0]), refusal);
     call.abort();
@@ -223,6 +229,7 @@ async fn a_place_is_given_up_after_ten_minutes_however_long_its_lease() {
     let day = Duration::from_secs(86_400);
     let call = tokio::spawn(locks.lock("k").lease(day).wait(day).run(async {}));
     let left = stand(&server, "k", 1).await;
+    answered(&locks).await;
     let busy = Action::error("LOADING Redis is loading the dataset in memory");
     let refused = proxy.on_each(gives_back(&left[0]), busy);
     call.abort();
@@ -241,6 +248,7 @@ async fn a_server_that_takes_no_writes_is_asked_to_take_a_place_back_a_few_times
     let locks = manager(&proxy.url());
     let call = tokio::spawn(locks.lock("k").fair().run(async {}));
     let left = stand(&server, "k", 1).await;
+    answered(&locks).await;
     let gives_back = gives_back(&left[0]);
     server.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
     call.abort();
