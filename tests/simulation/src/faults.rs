@@ -215,7 +215,7 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
         }
         Fault::ClockBack => {
             let trouble = judge.strikes(fault.kind, Scope::Everybody);
-            judge.is_set_back();
+            judge.is_set_back(fault.lasts);
             server.step_back(fault.lasts);
             judge.is_over(trouble);
         }

@@ -645,8 +645,13 @@ impl Judge {
     }
 
     /// The server's clock was set back.
-    pub fn is_set_back(&self) {
-        self.inner().was_set_back = true;
+    pub fn is_set_back(&self, by: Duration) {
+        let mut inner = self.inner();
+        inner.was_set_back = true;
+        // A minimum hold is over so much later.
+        for used in &mut inner.used {
+            *used = Instant::now() + by;
+        }
     }
 
     /// The server's leases have become shorter than their holders believe.
