@@ -506,13 +506,18 @@ async fn a_holder_of_another_kind_that_comes_back_at_once_does_not_starve_waiter
     stranger.abort();
 }
 
+/// A manager that replaces no connection while a call of these tests waits.
+fn patient_with_connections(url: &str) -> LockManager {
+    LockManager::builder(url).response_timeout(PATIENCE).build().unwrap()
+}
+
 /// Hundreds of calls for free keys are begun and then never polled again, as by a consumer of `buffer_unordered` that waits for a lock in its
 /// loop: first so many that all of them are sent, then more that wait to be sent. A call for another free key gets it.
 #[tokio::test]
 async fn calls_that_are_polled_no_more_take_no_other_calls_place_on_the_connection() {
     const FROZEN: usize = 600;
     let server = Server::start();
-    let locks = waiting(&server.url());
+    let locks = patient_with_connections(&server.url());
     locks.check_connection().await.unwrap();
     locks.lock("first").run(async {}).await.unwrap();
     let mut context = Context::from_waker(Waker::noop());
@@ -540,7 +545,7 @@ async fn calls_that_are_polled_no_more_take_no_other_calls_place_on_the_connecti
 async fn calls_that_wait_to_be_sent_and_are_polled_no_more_are_passed_over() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = waiting(&proxy.url());
+    let locks = patient_with_connections(&proxy.url());
     locks.lock("first").run(async {}).await.unwrap();
     proxy.replies(Flow::Delay(Duration::from_millis(100)));
     let mut context = Context::from_waker(Waker::noop());
