@@ -1,7 +1,7 @@
 //! Locks and places that a call has left behind are given back by any connection that works.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use lock_runtime::{LockGuard, LockManager};
@@ -26,16 +26,22 @@ async fn held(server: &Server, key: &str) -> LockGuard {
     manager(&server.url()).lock(key).acquire().await.unwrap()
 }
 
-/// Loses what goes out on every connection but that of this runtime.
-async fn leave_only_this_runtime(proxy: &Proxy, locks: &LockManager) {
+/// Waits until this runtime's connection has answered everything that was sent before.
+async fn answered(locks: &LockManager) {
     locks.lock("mine").run(async {}).await.unwrap();
-    let ours = |command: &Command| command.mentions("dist_lock:mine");
-    let this = proxy
-        .commands()
-        .iter()
-        .rfind(|command| ours(command))
-        .unwrap()
-        .connection;
+}
+
+/// Returns the number of this runtime's connection.
+async fn connection_of_this_runtime(proxy: &Proxy, locks: &LockManager) -> u64 {
+    answered(locks).await;
+    let commands = proxy.commands();
+    let last = commands.iter().rfind(|command| command.mentions("dist_lock:mine"));
+    last.unwrap().connection
+}
+
+/// Loses what goes out on every connection but that of this runtime.
+pub(super) async fn leave_only_this_runtime(proxy: &Proxy, locks: &LockManager) {
+    let this = connection_of_this_runtime(proxy, locks).await;
     proxy.on_each(move |command| command.connection != this, Action::LoseRequest);
 }
 
@@ -76,7 +82,7 @@ async fn a_lock_whose_grant_was_not_answered_is_released_by_the_next_connection_
     let server = Server::start();
     let proxy = Proxy::to(&server);
     let locks = manager(&proxy.url());
-    locks.lock("mine").run(async {}).await.unwrap();
+    answered(&locks).await;
     let ours = Mutex::new(HashSet::new());
     let is_lost = move |command: &Command| {
         let mut ours = ours.lock().unwrap();
@@ -94,7 +100,7 @@ async fn a_lock_whose_grant_was_not_answered_is_released_by_the_next_connection_
     assert!(refused.is_err(), "{refused:?}");
     assert_eq!(unanswered.times(), 1);
     assert!(server.exists("dist_lock:k"), "the lock was not granted");
-    locks.lock("mine").run(async {}).await.unwrap();
+    answered(&locks).await;
     eventually("the lock to be free", || async { !server.exists("dist_lock:k") }).await;
 }
 
@@ -131,14 +137,7 @@ impl Crowded {
             .collect();
         stand(&server, "k", PLACES).await;
         let dropped = locks.lock("dropped").acquire().await.unwrap();
-        locks.lock("mine").run(async {}).await.unwrap();
-        let ours = |command: &Command| command.mentions("dist_lock:mine");
-        let this = proxy
-            .commands()
-            .iter()
-            .rfind(|command| ours(command))
-            .unwrap()
-            .connection;
+        let this = connection_of_this_runtime(&proxy, &locks).await;
         let last = if heals { proxy.accepted() } else { u64::MAX };
         let silent = move |command: &Command| command.connection != this && command.connection <= last;
         proxy.on_each(silent, Action::LoseRequest);
@@ -180,11 +179,6 @@ async fn an_unanswered_lock_does_not_wait_behind_thousands_of_places_on_a_silent
     eventually("the lock to be free", || async { !is_there() }).await;
     let took = Stamp::now().calm_since(began);
     assert!(took < Duration::from_secs(8), "the lock was free after {took:?}");
-}
-
-/// Waits until this runtime's connection has answered everything that was sent before.
-async fn answered(locks: &LockManager) {
-    locks.lock("mine").run(async {}).await.unwrap();
 }
 
 /// Returns whether a command gives a place back.
@@ -243,7 +237,7 @@ async fn a_place_is_given_up_after_ten_minutes_however_long_its_lease() {
 #[tokio::test]
 async fn a_server_that_takes_no_writes_is_asked_to_take_a_place_back_a_few_times_a_second() {
     let server = Server::start();
-    let proxy = Arc::new(Proxy::to(&server));
+    let proxy = Proxy::to(&server);
     let _holder = held(&server, "k").await;
     let locks = manager(&proxy.url());
     let call = tokio::spawn(locks.lock("k").fair().run(async {}));

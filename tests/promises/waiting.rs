@@ -12,6 +12,8 @@ use lock_tests::{Action, Command, Flow, PATIENCE, Proxy, Server, Stamp, eventual
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::giving_back::leave_only_this_runtime;
+
 /// A lease that cannot end during a test.
 const LONG: Duration = Duration::from_secs(120);
 
@@ -579,11 +581,7 @@ async fn a_call_that_gives_up_leaves_no_place_though_the_lock_thread_reaches_not
         if is_replaced {
             proxy.cut(Close::Reset);
         }
-        locks.lock("mine").run(async {}).await.unwrap();
-        let commands = proxy.commands();
-        let mine = commands.iter().rfind(|command| command.mentions("dist_lock:mine"));
-        let mine = mine.unwrap().connection;
-        proxy.on_each(move |command| command.connection != mine, Action::LoseRequest);
+        leave_only_this_runtime(&proxy, &locks).await;
         let refused = call.await.unwrap();
         assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
         assert_eq!(stand(&server, "k", 1).await, places[1..]);

@@ -892,11 +892,10 @@ impl Inner {
             }
         }
         for key in &keys {
-            let was_free = self.was_free(*key);
-            match &mut self.polled[*key] {
-                Some(polled) if process == STRANGER => *polled = Polled::from_now_on(was_free),
-                Some(polled) => polled.others += 1,
-                None => {}
+            if process == STRANGER {
+                self.polled_anew(*key);
+            } else if let Some(polled) = &mut self.polled[*key] {
+                polled.others += 1;
             }
         }
         self.wait_is_kept(id);
@@ -957,6 +956,13 @@ impl Inner {
     fn was_free(&self, key: usize) -> u32 {
         let name = format!("dist_lock:{}", name_of(key));
         self.server.change(|engine| engine.data.removals(name.as_bytes()))
+    }
+
+    /// Counts from now on how long a client of another kind polls for a key, if one does.
+    fn polled_anew(&mut self, key: usize) {
+        if self.polled[key].is_some() {
+            self.polled[key] = Some(Polled::from_now_on(self.was_free(key)));
+        }
     }
 
     fn wait_is_kept(&mut self, id: u64) {
@@ -1156,10 +1162,7 @@ impl Inner {
             .flat_map(|call| call.plan.keys.clone())
             .collect();
         for key in kept {
-            let was_free = self.was_free(key);
-            if let Some(polled) = &mut self.polled[key] {
-                *polled = Polled::from_now_on(was_free);
-            }
+            self.polled_anew(key);
         }
         let mut found = Vec::new();
         for key in 0..self.polled.len() {
@@ -1173,11 +1176,10 @@ impl Inner {
             else {
                 continue;
             };
-            let was_free = self.was_free(key);
-            if was_free < before + TURNS_OFFERED {
+            if self.was_free(key) < before + TURNS_OFFERED {
                 found.push((key, since, others));
             }
-            self.polled[key] = Some(Polled::from_now_on(was_free));
+            self.polled_anew(key);
         }
         for (key, since, others) in found {
             if !self.was_anybody_disturbed(since) && !self.losses.iter().any(|loss| loss.at >= since) {

@@ -306,7 +306,8 @@ impl Extra {
     fn faults(self, seed: u64, processes: usize) -> Vec<FaultPlan> {
         let mut draw = Draw(fastrand::Rng::with_seed(seed.rotate_left(40)));
         match self {
-            Self::Lasting(kind) | Self::Drives(Some(kind)) if kind != Fault::Blocked => vec![FaultPlan {
+            Self::Blocks | Self::Drives(None | Some(Fault::Blocked)) | Self::Readers | Self::Long => Vec::new(),
+            Self::Lasting(kind) | Self::Drives(Some(kind)) => vec![FaultPlan {
                 at: draw.ms(1, 3_000),
                 lasts: draw.ms(10_000, 18_000),
                 process: draw.0.usize(..processes),
@@ -344,7 +345,6 @@ impl Extra {
                     [kill, set_back]
                 })
                 .collect(),
-            Self::Lasting(_) | Self::Blocks | Self::Drives(_) | Self::Readers | Self::Long => Vec::new(),
         }
     }
 }
