@@ -155,7 +155,10 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
             };
             // A server that follows another one, say, refuses it.
             if !matches!(server.command(&words), Reply::Error(_)) {
-                judge.loses(lost, true);
+                match fault.kind {
+                    Fault::Overwrite => judge.overwrites(key, fault.lasts),
+                    _ => judge.loses(lost, true),
+                }
             }
         }
         Fault::Restart | Fault::RestartEmpty | Fault::RestartRewound => {

@@ -194,6 +194,8 @@ struct Loss {
     at: Instant,
     /// Locks that were taken before it may be lost at any time from then on: their leases are shorter than their holders believe.
     lingers: bool,
+    /// The time for which another program's data stands in the lock's place.
+    overwritten_for: Duration,
     /// The processes are told of it, or their connections end. Otherwise they find out by their next question.
     is_heard: bool,
     /// The bodies that began since inside a process that has lost the lock.
@@ -615,6 +617,14 @@ impl Judge {
         }
     }
 
+    /// Another program's data stands in a lock's place for a while.
+    pub fn overwrites(&self, key: usize, lasts: Duration) {
+        self.loses(Some(key), true);
+        if let Some(loss) = self.inner().losses.last_mut() {
+            loss.overwritten_for = lasts;
+        }
+    }
+
     /// The server may have lost what it knew of a key, or of all; or it has done so for certain.
     pub fn loses(&self, key: Option<usize>, is_certain: bool) {
         let mut inner = self.inner();
@@ -625,6 +635,7 @@ impl Judge {
             key,
             at: now,
             lingers: false,
+            overwritten_for: Duration::ZERO,
             is_heard: true,
             begun: BTreeMap::new(),
         });
@@ -662,6 +673,7 @@ impl Judge {
             key: None,
             at: Instant::now(),
             lingers: true,
+            overwritten_for: Duration::ZERO,
             is_heard: true,
             begun: BTreeMap::new(),
         });
@@ -1273,7 +1285,7 @@ impl Inner {
         let disturbed = self.was_disturbed(call.process, call.asked);
         let lost_data = self.losses.iter().any(|loss| {
             loss.key.is_none_or(|key| call.plan.keys.contains(&key))
-                && (loss.lingers || loss.at + Duration::from_secs(10) >= call.asked)
+                && (loss.lingers || loss.at + loss.overwritten_for + Duration::from_secs(10) >= call.asked)
         });
         let waited = call.asked.elapsed();
         let who = &call.who;
