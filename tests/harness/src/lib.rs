@@ -1,6 +1,7 @@
 //! The test harness: real servers, a faulty network, other processes, and a judge of mutual exclusion.
 //!
 //! - [`server`]: a Redis or Valkey of the version under test, started on a free port, stopped when dropped.
+//! - [`sentinel`]: a master, two replicas and three sentinels, as real processes, with failovers at a word.
 //! - [`proxy`]: a TCP proxy that speaks RESP and loses, delays, holds, doubles or forges what passes through it.
 //! - [`children`]: a second process with a line protocol, to be stopped and killed.
 //! - [`judge`]: says from records whether two holders overlapped and whether tokens grew.
@@ -28,6 +29,7 @@ pub mod proxy;
 mod reaper;
 pub mod report;
 pub mod resp;
+pub mod sentinel;
 pub mod server;
 mod table;
 
@@ -39,4 +41,5 @@ pub use judge::{Judge, StoreJudge};
 pub use patience::{PATIENCE, eventually, eventually_some, patient};
 pub use proxy::{Action, Command, Flow, Proxy};
 pub use report::chain;
+pub use sentinel::SentinelGroup;
 pub use server::Server;

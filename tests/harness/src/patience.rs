@@ -37,7 +37,15 @@ where
 }
 
 /// Returns the first `Some` that `attempt` gives, like [`eventually`].
-pub async fn eventually_some<T, F>(what: &str, mut attempt: impl FnMut() -> F) -> T
+pub async fn eventually_some<T, F>(what: &str, attempt: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Option<T>>,
+{
+    within(PATIENCE, what, attempt).await
+}
+
+/// Returns the first `Some` that `attempt` gives, like [`eventually_some`]; panics after `limit`.
+pub(crate) async fn within<T, F>(limit: Duration, what: &str, mut attempt: impl FnMut() -> F) -> T
 where
     F: Future<Output = Option<T>>,
 {
@@ -46,7 +54,7 @@ where
         if let Some(value) = attempt().await {
             return value;
         }
-        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
+        assert!(started.elapsed() < limit, "waited {limit:?} in vain: {what}");
         tokio::time::sleep(GLANCE).await;
     }
 }

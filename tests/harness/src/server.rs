@@ -78,6 +78,7 @@ pub struct Builder {
     persistence: Persistence,
     password: Option<String>,
     tls: Option<Certificate>,
+    sentinel: bool,
 }
 
 impl Builder {
@@ -117,6 +118,13 @@ impl Builder {
         self
     }
 
+    /// Starts it as a sentinel. Its configuration is what the directives say until it writes into the file itself.
+    #[must_use]
+    pub fn sentinel(mut self) -> Self {
+        self.sentinel = true;
+        self
+    }
+
     /// Starts the server and returns when it answers.
     #[must_use]
     pub fn start(self) -> Server {
@@ -128,7 +136,7 @@ impl Builder {
             .expect("a temporary folder");
         for _ in 0..20 {
             let port = free_port();
-            match self.launch(&installed, port, folder.path()) {
+            match self.launch(&installed, port, folder.path(), &Configuration::Written) {
                 Ok(process) => {
                     let (process, control) = (Mutex::new(Some(process)), Mutex::new(None));
                     let server = Server {
@@ -220,14 +228,27 @@ impl Builder {
         lines
     }
 
-    fn launch(&self, installed: &Installed, port: u16, folder: &Path) -> Result<std::process::Child, Launch> {
-        let configuration = folder.join("server.conf");
+    fn launch(
+        &self,
+        installed: &Installed,
+        port: u16,
+        folder: &Path,
+        configuration: &Configuration,
+    ) -> Result<std::process::Child, Launch> {
+        let file = folder.join("server.conf");
         fs::create_dir_all(folder.join("data")).expect("the server's folder is writable");
-        fs::write(&configuration, self.configuration(port, folder, installed.version))
-            .expect("the server's folder is writable");
+        let text = match configuration {
+            Configuration::Written => Some(self.configuration(port, folder, installed.version)),
+            Configuration::WrittenWith(line) => Some(self.configuration(port, folder, installed.version) + line + "\n"),
+            Configuration::Kept => None,
+        };
+        if let Some(text) = text {
+            fs::write(&file, text).expect("the server's folder is writable");
+        }
         let log = fs::File::create(folder.join("log")).expect("the server's folder is writable");
         let mut process = Command::new(&installed.binary)
-            .arg(&configuration)
+            .arg(&file)
+            .args(self.sentinel.then_some("--sentinel"))
             .current_dir(folder)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file handle can be cloned"))
@@ -263,6 +284,16 @@ impl Builder {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// What a server finds in its configuration file as it starts.
+enum Configuration {
+    /// What the [`Builder`] says.
+    Written,
+    /// The same, and this line after it.
+    WrittenWith(String),
+    /// What the server itself has written there.
+    Kept,
 }
 
 enum Launch {
@@ -383,6 +414,12 @@ impl Server {
         self.paused.store(true, Ordering::SeqCst);
     }
 
+    /// Returns whether it stands still since [`Server::pause`].
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
+    }
+
     /// Lets it go on (SIGCONT).
     pub fn resume(&self) {
         reaper::signal(self.pid(), Signal::CONT);
@@ -414,10 +451,25 @@ impl Server {
 
     /// Starts it again after [`Server::kill`], on the same port, with the data its persistence kept.
     pub fn start_again(&self) {
+        self.start_again_from(&Configuration::Written);
+    }
+
+    /// Starts it again like [`Server::start_again`], with one line more at the end of its configuration.
+    pub(crate) fn start_again_with(&self, line: String) {
+        self.start_again_from(&Configuration::WrittenWith(line));
+    }
+
+    /// Starts it again like [`Server::start_again`], with the configuration that it has written itself.
+    pub(crate) fn start_again_as_left(&self) {
+        self.start_again_from(&Configuration::Kept);
+    }
+
+    fn start_again_from(&self, configuration: &Configuration) {
         assert!(!self.is_running(), "the server runs already");
         let mut tries = 0;
         let process = loop {
-            match self.options.launch(&self.installed, self.port, self.folder.path()) {
+            let folder = self.folder.path();
+            match self.options.launch(&self.installed, self.port, folder, configuration) {
                 Ok(process) => break process,
                 // Someone's outgoing connection may have borrowed the port for a moment.
                 Err(Launch::PortTaken) if tries < 100 => {
@@ -490,7 +542,7 @@ impl Server {
         let mut packed = redis::cmd(command[0]);
         packed.arg(&command[1..]);
         assert!(
-            !self.paused.load(Ordering::SeqCst),
+            !self.is_paused(),
             "{command:?} was asked of a paused server, which would never answer"
         );
         let mut control = self.control();

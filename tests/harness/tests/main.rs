@@ -7,4 +7,5 @@ mod children;
 mod door;
 mod judge;
 mod proxy;
+mod sentinel;
 mod server;
