@@ -14,7 +14,7 @@
 //! }
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! lock_runtime::init("memory://").await?; // in a service: redis://, rediss:// or unix://
+//! lock_runtime::init("memory://").await?; // in a service: redis://, rediss://, redis+sentinel:// or unix://
 //! reduce_stock(7, 1).await?;
 //! # Ok(())
 //! # }
@@ -36,7 +36,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `tls` | `rediss://` and `valkeys://`, by rustls |
+//! | `tls` | `rediss://`, `valkeys://` and `rediss+sentinel://`, by rustls |
 //! | `axum` | `IntoResponse` for [`LockError`]: 423 with `Retry-After`, 409, 503, 400 or 500 |
 //! | `legacy-setnx` | `LockManagerBuilder::legacy_setnx`: locks shared with services that use the pattern from before Redis 2.6.12 |
 //! | `custom-store` | the module `store` and `LockManagerBuilder::store`: for authors of stores, and for managers that share a store |

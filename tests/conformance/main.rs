@@ -25,3 +25,7 @@ mod in_memory {
 mod on_a_server {
     keeps_all!(crate::place::OnServer::start());
 }
+
+mod behind_sentinels {
+    keeps_all!(crate::place::BehindSentinels::start());
+}

@@ -2,7 +2,8 @@
 
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use lock_runtime::store::memory::MemoryStore;
@@ -12,7 +13,7 @@ use lock_runtime::store::{
     QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
 };
 use lock_runtime::{BootClock, Clock, FencingToken, LockError, LostReason, TokioClock};
-use lock_tests::{PATIENCE, Server};
+use lock_tests::{PATIENCE, SentinelGroup, Server};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
@@ -102,6 +103,10 @@ impl OnServer {
     pub(crate) fn start() -> Self {
         Self(Server::start())
     }
+
+    fn runtime_of() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
 }
 
 /// A real server's clock cannot be moved, but the expiry of its locks can. What has passed of the last step is given back first.
@@ -133,6 +138,54 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 return 0";
 
+/// One database of a master that sentinels watch. All tests share the processes, since a group takes seconds to start.
+pub(crate) struct BehindSentinels {
+    group: &'static SentinelGroup,
+    database: usize,
+}
+
+impl BehindSentinels {
+    pub(crate) fn start() -> Self {
+        static GROUP: OnceLock<SentinelGroup> = OnceLock::new();
+        static USED: AtomicUsize = AtomicUsize::new(0);
+        let start = || std::thread::spawn(|| OnServer::runtime_of().block_on(SentinelGroup::start_steady())).join();
+        Self {
+            group: GROUP.get_or_init(|| start().unwrap()),
+            database: USED.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+}
+
+impl Place for BehindSentinels {
+    fn store(&self) -> Arc<dyn LockStore> {
+        let url = format!("{}?db={}", self.group.url(), self.database);
+        Arc::new(RedisStore::open(&url, "").unwrap())
+    }
+
+    async fn age(&self, span: Duration) {
+        assert_eq!(span.as_millis() % STEP.as_millis(), 0);
+        let master = self.group.server(self.group.master().await);
+        let mut connection = master.connection().await;
+        let mut age = redis::pipe();
+        age.cmd("SELECT").arg(self.database).ignore();
+        let (step, span) = (STEP.as_millis(), span.as_millis());
+        age.cmd("EVAL")
+            .arg(AGE)
+            .arg(0)
+            .arg(step.to_string())
+            .arg(span.to_string());
+        age.query_async::<()>(&mut connection).await.unwrap();
+    }
+
+    fn runtime(&self) -> Runtime {
+        OnServer::runtime_of()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(BootClock)
+    }
+}
+
 impl Place for OnServer {
     fn store(&self) -> Arc<dyn LockStore> {
         Arc::new(RedisStore::open(&self.0.url(), "").unwrap())
@@ -150,7 +203,7 @@ impl Place for OnServer {
     }
 
     fn runtime(&self) -> Runtime {
-        Builder::new_current_thread().enable_all().build().unwrap()
+        Self::runtime_of()
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

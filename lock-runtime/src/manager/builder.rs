@@ -17,6 +17,10 @@ use crate::store::redis::LegacySetnxStore;
 use crate::store::redis::{RedisSettings, RedisStore};
 use crate::store::{LeaveFree, LockStore, StoreError};
 
+/// How far the clocks of servers that can replace one another may differ by default. Clocks that
+/// NTP sets agree within a few milliseconds, or some tens after a restart.
+const SKEW: Duration = Duration::from_millis(50);
+
 /// Builds a [`LockManager`]. Created by [`LockManager::builder`].
 ///
 /// ```
@@ -39,7 +43,7 @@ pub struct LockManagerBuilder {
     prefix: String,
     defaults: LockOptions,
     backoff: Backoff,
-    skew: Duration,
+    skew: Option<Duration>,
     clock: Option<Arc<dyn Clock>>,
     redis: RedisSettings,
     shutdown_grace: Duration,
@@ -72,7 +76,7 @@ impl LockManagerBuilder {
             prefix: "dist_lock:".to_owned(),
             defaults: LockOptions::default(),
             backoff: Backoff::default(),
-            skew: Duration::ZERO,
+            skew: None,
             clock: None,
             redis: RedisSettings::default(),
             shutdown_grace: Duration::from_secs(10),
@@ -196,12 +200,12 @@ impl LockManagerBuilder {
     }
 
     /// Sets how far the clocks of servers that can replace one another may differ. Defaults to
-    /// zero, which is right for a single server.
+    /// zero for a single server, and to 50 ms for servers behind sentinels.
     ///
     /// Every lease is relied on for that much less, because expiries are replicated as wall-clock
     /// times, and is renewed after 2/3 of the rest, so that `max_renewals` stands for less time.
     pub fn skew(mut self, skew: Duration) -> Self {
-        self.skew = skew;
+        self.skew = Some(skew);
         self
     }
 
@@ -311,6 +315,8 @@ impl LockManagerBuilder {
             });
         }
         let store = self.open_store(&url)?;
+        let servers_change = self.store.is_none() && url::is_of_sentinels(&self.url);
+        let skew = self.skew.unwrap_or(if servers_change { SKEW } else { Duration::ZERO });
         let pace = Pace::of(&self.host, self.clock.as_ref(), store.release_is_immediate());
         let mut backend = Backend::new(
             self.host.clone(),
@@ -318,7 +324,7 @@ impl LockManagerBuilder {
             url,
             self.prefix,
             self.clock,
-            self.skew,
+            skew,
             self.handover,
         );
         backend.response_timeout = self.redis.response_timeout;

@@ -51,6 +51,7 @@ impl LockManager {
     /// | `memory://` | the memory of this process; each manager has a store of its own |
     /// | `redis://user:password@host:port/db`, `valkey://…` | one server, Redis 6.2 or later, or Valkey; all parts except the host are optional |
     /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls` |
+    /// | `redis+sentinel://user:password@host:port,host:port/master?db=0&sentinel_user=…&sentinel_password=…`, `rediss+sentinel://…` | the master that these sentinels name; the user before the addresses is that of the master, and the sentinels' default port is 26379 |
     /// | `unix:///path?db=0&user=…&pass=…`, `redis+unix://…`, `valkey+unix://…` | the same over a Unix socket |
     ///
     /// # Errors

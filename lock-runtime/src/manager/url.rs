@@ -10,6 +10,10 @@ pub(super) fn without_password(url: &str) -> Box<str> {
         .map_or((None, rest), |(user_info, rest)| (Some(user_info), rest));
     let mut shown = scheme.to_owned();
     if let Some(user_info) = user_info {
+        // What stands behind the `@` may be the end of a parameter's value.
+        if user_info.contains("sentinel_password=") {
+            return (shown + "***").into();
+        }
         shown.push_str(user_info.split(':').next().unwrap_or_default());
         if user_info.contains(':') {
             shown.push_str(":***");
@@ -22,9 +26,18 @@ pub(super) fn without_password(url: &str) -> Box<str> {
     shown.push_str(place);
     for (at, part) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
         shown.push(if at == 0 { '?' } else { '&' });
-        shown.push_str(if part.starts_with("pass") { "pass=***" } else { part });
+        match part.split_once('=') {
+            Some((name, _)) if name.contains("pass") => shown.extend([name, "=***"]),
+            _ => shown.push_str(part),
+        }
     }
     shown.into()
+}
+
+/// Returns `true` if sentinels tell which server it is, so that it may be another one later.
+pub(super) fn is_of_sentinels(url: &str) -> bool {
+    url.split_once("://")
+        .is_some_and(|(scheme, _)| scheme.ends_with("+sentinel"))
 }
 
 #[cfg(test)]
@@ -47,6 +60,14 @@ mod tests {
                 "unix:///run/redis.sock?db=1&pass=***&user=app",
             ),
             (":s3cret@localhost", ":***@localhost"),
+            (
+                "redis+sentinel://app:s3cret@one,two:26380/orders?db=1&sentinel_user=watch&sentinel_password=s3cret",
+                "redis+sentinel://app:***@one,two:26380/orders?db=1&sentinel_user=watch&sentinel_password=***",
+            ),
+            (
+                "redis+sentinel://one/orders?sentinel_password=a@s3cret",
+                "redis+sentinel://***",
+            ),
             ("memory://", "memory://"),
             ("localhost:6379", "localhost:6379"),
             ("", ""),

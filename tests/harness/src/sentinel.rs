@@ -49,6 +49,15 @@ pub struct SentinelGroup {
 impl SentinelGroup {
     /// Starts a group of the version under test and returns once it is [settled](Self::settled).
     pub async fn start() -> Self {
+        Self::start_with(DOWN_AFTER).await
+    }
+
+    /// Starts a group whose sentinels take no process for dead, so that it never has a failover by itself, however busy the machine is.
+    pub async fn start_steady() -> Self {
+        Self::start_with(Duration::from_secs(3600)).await
+    }
+
+    async fn start_with(down_after: Duration) -> Self {
         let node = || {
             Server::builder()
                 .arg("databases", "1000")
@@ -71,7 +80,7 @@ impl SentinelGroup {
         .await;
 
         let watched = |setting: &str| format!("{setting} {MASTER_NAME}");
-        let (down_after, timeout) = (DOWN_AFTER.as_millis(), FAILOVER_TIMEOUT.as_millis());
+        let (down_after, timeout) = (down_after.as_millis(), FAILOVER_TIMEOUT.as_millis());
         let sentinel = || {
             Server::builder()
                 .sentinel()

@@ -1,4 +1,4 @@
-//! A store on one Redis or Valkey server.
+//! A store on a Redis or Valkey server, which may be the master that sentinels name.
 
 mod connection;
 mod keyspace;
@@ -8,13 +8,14 @@ mod ops;
 mod queue;
 mod reply;
 mod scripts;
+mod sentinel;
 mod settings;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{IntoConnectionInfo, ProtocolVersion, RedisError};
+use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 
 use crate::host::Host;
 use crate::store::info::LockInfo;
@@ -24,14 +25,15 @@ use crate::store::{
     StoreFuture,
 };
 use connection::dial::Dial;
-use connection::{ConnectionSlot, Purpose, RuntimeConnections, Server, TimeOuts, failure};
+use connection::{ConnectionSlot, Place, Purpose, RuntimeConnections, Server, TimeOuts, Whereabouts, failure};
 use keyspace::Keyspace;
 #[cfg(feature = "legacy-setnx")]
 pub use legacy::LegacySetnxStore;
 use queue::Queue;
+use sentinel::{SentinelUrl, Sentinels};
 pub(crate) use settings::RedisSettings;
 
-/// A store that keeps its locks on one Redis or Valkey server.
+/// A store that keeps its locks on one Redis or Valkey server, or on the master that sentinels name.
 ///
 /// [`LockManager::connect`](crate::LockManager::connect) creates one from a `redis://` URL. This
 /// type is only needed to use a store without a manager.
@@ -44,6 +46,8 @@ pub struct RedisStore {
     /// The calls that wait in the server's queues.
     queue: Queue,
     names: Arc<Keyspace>,
+    /// Those who tell which server it is, if it is not always the same.
+    sentinels: Option<Sentinels>,
     /// For `Debug`, without the password.
     address: String,
 }
@@ -67,33 +71,59 @@ impl RedisStore {
     }
 
     pub(crate) fn new(host: &Host, url: &str, prefix: &str, settings: &RedisSettings) -> Result<Self, StoreError> {
+        let time_outs = TimeOuts {
+            connect: settings.connect_timeout,
+            response: settings.response_timeout,
+        };
+        if SentinelUrl::is_one(url) {
+            let url = SentinelUrl::parse(url).map_err(StoreError::permanent)?;
+            let dial =
+                dial(url.server(), settings).map_err(|error| StoreError::permanent(failure::readable(&error)))?;
+            let whereabouts = Arc::new(Whereabouts::new());
+            let address = url.to_string();
+            let sentinels = Sentinels::follow(host, url, dial.clone(), time_outs, Arc::clone(&whereabouts));
+            let sentinels = sentinels.map_err(StoreError::permanent)?;
+            let place = Place::Followed(Arc::clone(&whereabouts));
+            let mut store = Self::at(host, Server { dial, place, time_outs }, prefix, address);
+            whereabouts.when_moved(store.commands.end_former());
+            store.sentinels = Some(sentinels);
+            return Ok(store);
+        }
         let not_understood = |error: RedisError| StoreError::permanent(not_understood(url, &error));
         let info = url.into_connection_info().map_err(not_understood)?;
         let address = info.addr().to_string();
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let info = info.set_redis_settings(redis);
-        let dial = match &settings.dial {
-            Some(dial) => dial.clone(),
-            None => Dial::usual(info.clone(), settings).map_err(not_understood)?,
-        };
-        let time_outs = TimeOuts {
-            connect: settings.connect_timeout,
-            response: settings.response_timeout,
-        };
-        let server = Arc::new(Server { dial, info, time_outs });
+        let dial = dial(&info, settings).map_err(not_understood)?;
+        let place = Place::Fixed(Box::new(info));
+        Ok(Self::at(host, Server { dial, place, time_outs }, prefix, address))
+    }
+
+    fn at(host: &Host, server: Server, prefix: &str, address: String) -> Self {
+        let response_timeout = server.time_outs.response;
+        let server = Arc::new(server);
         let names = Arc::new(Keyspace::new(host, prefix));
         let purpose = Purpose::Background {
             losses: std::sync::Mutex::default(),
             pushes: std::sync::OnceLock::new(),
         };
         let background = ConnectionSlot::new(host, Arc::clone(&server), purpose, None);
-        Ok(Self {
-            queue: Queue::new(background.clone(), Arc::clone(&names), settings.response_timeout),
+        Self {
+            queue: Queue::new(background.clone(), Arc::clone(&names), response_timeout),
             commands: RuntimeConnections::new(host, server, Arc::clone(&names), background.clone()),
             background,
             names,
+            sentinels: None,
             address,
-        })
+        }
+    }
+}
+
+/// Returns the function that makes connections to servers like that of `info`.
+fn dial(info: &ConnectionInfo, settings: &RedisSettings) -> Result<Dial, RedisError> {
+    match &settings.dial {
+        Some(dial) => Ok(dial.clone()),
+        None => Dial::usual(info, settings),
     }
 }
 
@@ -109,7 +139,7 @@ fn not_understood(url: &str, error: &RedisError) -> String {
             failure::readable(error)
         }
         Some(scheme) if scheme.contains("sentinel") => {
-            "Sentinel is not supported yet, only its current primary".to_owned()
+            format!("the scheme `{scheme}` is not known, but `redis+sentinel` is")
         }
         Some(scheme) if scheme.contains("cluster") => "a cluster is not supported yet, only a single server".to_owned(),
         Some(scheme) if scheme.contains("redlock") => "a quorum is not supported yet, only a single server".to_owned(),
@@ -117,7 +147,7 @@ fn not_understood(url: &str, error: &RedisError) -> String {
         None => "it has no scheme".to_owned(),
     };
     format!(
-        "{problem}; give `redis://host:port` or `valkey://…`, `rediss://…` or `valkeys://…` for TLS, `unix:///path`, or `memory://`"
+        "{problem}; give `redis://host:port` or `valkey://…`, `rediss://…` or `valkeys://…` for TLS, `unix:///path`, `redis+sentinel://host,host/master`, or `memory://`"
     )
 }
 

@@ -69,6 +69,7 @@ pub(in crate::store::redis) enum What {
 }
 
 /// The release of a lock.
+#[derive(Clone)]
 pub(in crate::store::redis) struct Release {
     pub(in crate::store::redis) lock: String,
     pub(in crate::store::redis) queue: String,

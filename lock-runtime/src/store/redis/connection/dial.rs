@@ -1,4 +1,4 @@
-//! Makes connections to the server.
+//! Makes connections to servers.
 
 use std::fmt;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use crate::store::redis::settings::RedisSettings;
 
 type Dialled = Pin<Box<dyn Future<Output = Result<MultiplexedConnection, RedisError>> + Send>>;
 
-/// Makes connections to one server. Clones are cheap.
+/// Makes connections to servers. Clones are cheap.
 ///
 /// The usual one is `redis`'s own client, which knows TCP, TLS and Unix sockets. Another one may
 /// hand any stream of bytes to [`MultiplexedConnection::new_with_config`].
@@ -36,15 +36,16 @@ impl Dial {
         Self(Arc::new(move |info, config| Box::pin(dial(info, config))))
     }
 
-    /// Returns a `Dial` that connects to the server of `info` by `redis`'s own client.
+    /// Returns a `Dial` that connects by `redis`'s own client, to servers like that of `info`.
     ///
     /// # Errors
     /// Fails if the certificates of the settings are not understood.
-    pub(in crate::store::redis) fn usual(info: ConnectionInfo, settings: &RedisSettings) -> Result<Self, RedisError> {
-        let client = client(info.set_tcp_settings(tcp()), settings)?;
-        Ok(Self::new(move |_, config| {
-            let client = client.clone();
-            async move { client.get_multiplexed_async_connection_with_config(&config).await }
+    pub(in crate::store::redis) fn usual(info: &ConnectionInfo, settings: &RedisSettings) -> Result<Self, RedisError> {
+        client(info.clone(), settings)?;
+        let settings = settings.clone();
+        Ok(Self::new(move |info, config| {
+            let client = client(info.set_tcp_settings(tcp()), &settings);
+            async move { client?.get_multiplexed_async_connection_with_config(&config).await }
         }))
     }
 

@@ -16,9 +16,13 @@ use crate::store::redis::scripts::{ACQUIRE, RELEASE, RENEW};
 pub(in crate::store::redis) struct Capabilities {
     /// `true` from 7.0: `SET` takes `NX` and `GET` together, and scripts have flags.
     pub(in crate::store::redis) is_7: bool,
+    /// `true` if the server has said that it is a replica.
+    pub(super) is_replica: bool,
+    /// `true` if it has said that it is a sentinel.
+    pub(super) is_sentinel: bool,
 }
 
-/// Asks the server for its version.
+/// Asks the server for its version and its role.
 pub(in crate::store::redis) async fn ask(connection: &mut MultiplexedConnection) -> Result<Capabilities, RedisError> {
     // A server that does not tell its version is treated as an old one, whose commands work on
     // every server.
@@ -28,14 +32,18 @@ pub(in crate::store::redis) async fn ask(connection: &mut MultiplexedConnection)
         Err(error) if error.is_unrecoverable_error() => return Err(error),
         Err(_) => HashMap::new(),
     };
-    let version = hello
-        .get("version")
-        .and_then(|version| from_redis_value::<String>(version.clone()).ok());
+    let text = |field| {
+        let value = hello.get(field);
+        value.and_then(|value: &Value| from_redis_value::<String>(value.clone()).ok())
+    };
+    let version = text("version");
     let major = version
         .as_deref()
         .and_then(|version| version.split('.').next()?.parse::<u32>().ok());
     Ok(Capabilities {
         is_7: major.is_some_and(|major| major >= 7),
+        is_replica: text("role").is_some_and(|role| role != "master"),
+        is_sentinel: text("mode").is_some_and(|mode| mode == "sentinel"),
     })
 }
 

@@ -6,10 +6,13 @@ pub(in crate::store::redis) mod dial;
 mod eval;
 pub(in crate::store::redis) mod failure;
 mod handshake;
+mod place;
+mod released;
 mod runtime_connections;
 mod slot;
 
-pub(in crate::store::redis) use batcher::{Release, Reply, Report, What, the_one};
+pub(in crate::store::redis) use batcher::{Release, Reply, Report, What};
 pub(in crate::store::redis) use eval::{eval, eval_about};
+pub(in crate::store::redis) use place::{Place, Whereabouts};
 pub(in crate::store::redis) use runtime_connections::RuntimeConnections;
 pub(in crate::store::redis) use slot::{Connection, ConnectionSlot, Purpose, Push, Server, TimeOuts};

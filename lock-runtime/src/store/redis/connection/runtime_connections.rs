@@ -2,13 +2,22 @@
 //! command then does not change threads on its way, and no runtime delays another one.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::batcher::Release;
+use super::failure;
+use super::released::Released;
 use super::slot::{Connection, ConnectionSlot, Purpose, Server};
-use crate::host::{Host, Runtime, RuntimeId};
+use crate::host::{Host, Runtime, RuntimeId, Timer};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::{ReleaseRequest, StoreError};
+
+/// The time for which releases are repeated at a new server, and the pause after one without an
+/// answer.
+const REPEATED_FOR: Duration = Duration::from_secs(60);
+const REPEAT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The slots for acquires and releases, one for each runtime that drives them.
 pub(in crate::store::redis) struct RuntimeConnections(Arc<Inner>);
@@ -24,6 +33,8 @@ struct Inner {
     /// The slot for callers outside of any runtime, and for those on the lock thread.
     lock_thread: ConnectionSlot,
     slots: RwLock<Vec<(RuntimeId, ConnectionSlot)>>,
+    /// The latest releases, if another server may take over.
+    released: Released,
     /// Cancelled when the store is dropped, which ends the tasks that hold a [`Resident`].
     ended: CancellationToken,
 }
@@ -55,6 +66,7 @@ impl RuntimeConnections {
             checked,
             background,
             slots: RwLock::default(),
+            released: Released::default(),
             ended: CancellationToken::new(),
         }))
     }
@@ -111,6 +123,42 @@ impl RuntimeConnections {
         Ok((slot, live))
     }
 
+    /// Returns a function that ends the connections to servers that another one has replaced.
+    pub(in crate::store::redis) fn end_former(&self) -> impl Fn() + Send + Sync + 'static {
+        let connections = Arc::downgrade(&self.0);
+        move || {
+            let Some(connections) = connections.upgrade() else {
+                return;
+            };
+            // Before all others: it makes the held locks be checked.
+            connections.background.end_former();
+            connections.lock_thread.end_former();
+            let slots = connections.slots.read().unwrap_or_else(PoisonError::into_inner).clone();
+            for (_, slot) in slots {
+                slot.end_former();
+            }
+            let unheard = connections.released.unheard(connections.host.now());
+            if unheard.is_empty() {
+                return;
+            }
+            tracing::debug!(
+                releases = unheard.len(),
+                "releases that the new server may not know are repeated"
+            );
+            let (slot, names) = (connections.lock_thread.clone(), Arc::clone(&connections.names));
+            let response = connections.server.time_outs.response;
+            drop(connections.host.spawn(repeat(slot, names, unheard, response)));
+        }
+    }
+
+    /// Records a release that has been sent, in case that another server takes over which does not
+    /// know it.
+    pub(in crate::store::redis) fn note_released(&self, release: impl FnOnce() -> Release) {
+        if self.0.server.place.is_followed() {
+            self.0.released.note(self.0.host.now(), release());
+        }
+    }
+
     /// Returns the runtimes' connection that has answered last.
     fn heard_last(&self) -> Option<(ConnectionSlot, Arc<Connection>)> {
         let slots = self.0.slots.read().unwrap_or_else(PoisonError::into_inner);
@@ -129,6 +177,27 @@ impl RuntimeConnections {
 fn known(slots: &[(RuntimeId, ConnectionSlot)], id: RuntimeId) -> Option<ConnectionSlot> {
     let found = slots.iter().find(|(home, _)| *home == id);
     found.map(|(_, slot)| slot.clone())
+}
+
+/// Repeats releases until the server has answered each of them. A release that it knows already has
+/// no effect.
+async fn repeat(slot: ConnectionSlot, names: Arc<Keyspace>, releases: Vec<Release>, response: Duration) {
+    let host = slot.host().clone();
+    let until = host.now().after(REPEATED_FOR);
+    for release in releases {
+        loop {
+            let answer = async {
+                let live = slot.live().await?;
+                let answer = slot.release(&live, || release.clone(), &names).await;
+                answer.map_err(|error| failure::sort(&error, true))
+            };
+            match host.timeout(Timer::LockThread, response, answer).await {
+                Some(Ok(_)) => break,
+                _ if host.now() >= until => return,
+                _ => host.sleep(Timer::LockThread, REPEAT_PAUSE).await,
+            }
+        }
+    }
 }
 
 /// Stays in a runtime until the runtime ends, and then removes its slot.

@@ -10,13 +10,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{oneshot, watch};
 
 use super::batcher::{self, Release, Reply, Sender, What};
 use super::dial::Dial;
 use super::failure;
 use super::handshake;
+use super::place::{Found, Place};
 use crate::host::{Host, Moment, Runtime, Timer};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::scripts::release_of;
@@ -123,6 +124,8 @@ pub(in crate::store::redis) struct Connection {
     pub(in crate::store::redis) server: handshake::Capabilities,
     /// Unique in this process, and never zero.
     pub(in crate::store::redis) number: u64,
+    /// The generation of the server: see [`Place`].
+    pub(in crate::store::redis) generation: u64,
     /// The time at which the oldest of the commands given up since the last answer was sent, in
     /// nanoseconds of the host's clock, or 0 if there is none.
     stalled: AtomicU64,
@@ -171,7 +174,7 @@ pub(in crate::store::redis) struct TimeOuts {
 /// The means to connect to a server.
 pub(in crate::store::redis) struct Server {
     pub(in crate::store::redis) dial: Dial,
-    pub(in crate::store::redis) info: ConnectionInfo,
+    pub(in crate::store::redis) place: Place,
     pub(in crate::store::redis) time_outs: TimeOuts,
 }
 
@@ -262,12 +265,13 @@ impl ConnectionSlot {
             // `start` is called after the `match`, since it changes the state, which must not be
             // borrowed meanwhile.
             let connecting = match &*state.borrow_and_update() {
-                State::Up(live) => return Ok(Arc::clone(live)),
+                State::Up(live) if self.is_present(live) => return Ok(Arc::clone(live)),
                 State::Failed(error) if awaited => return Err(error.clone()),
                 State::Connecting(_) => true,
-                State::Down | State::Failed(_) => false,
+                State::Up(_) | State::Down | State::Failed(_) => false,
             };
             if !connecting {
+                self.end_former();
                 self.start();
             }
             awaited = true;
@@ -348,7 +352,7 @@ impl ConnectionSlot {
 
     fn replace(&self, silent: &Connection, another: Connection) {
         let replaced = self.0.state.send_if_modified(|state| match state {
-            State::Up(live) if live.number == silent.number => {
+            State::Up(live) if live.number == silent.number && self.is_present(&another) => {
                 *state = State::Up(Arc::new(another));
                 true
             }
@@ -433,7 +437,8 @@ impl ConnectionSlot {
     /// Returns the connection with this number, if it is still there.
     pub(super) fn numbered(&self, number: u64) -> Option<Arc<Connection>> {
         let up = self.up().filter(|live| live.number == number);
-        up.or_else(|| self.retired().iter().find(|live| live.number == number).cloned())
+        let is_it = |live: &&Arc<Connection>| live.number == number && self.is_present(live);
+        up.or_else(|| self.retired().iter().find(is_it).cloned())
     }
 
     /// Sends one command and waits for its answer. `lock` is the lock that it is about, or empty if
@@ -463,24 +468,32 @@ impl ConnectionSlot {
         }
     }
 
-    /// Releases a lock.
+    /// Releases a lock. `release` makes the release, once more for a server that lacks the script.
     pub(in crate::store::redis) async fn release(
         &self,
         live: &Connection,
-        release: Release,
+        release: impl Fn() -> Release,
         names: &Keyspace,
     ) -> Result<Value, RedisError> {
-        match &live.batcher {
+        let run = |name| {
+            let release = release();
+            let script = release_of(release.is_shared).form(live.server.is_7);
+            let text = if name == "EVAL" { &script.source } else { &script.hash };
+            let command = release.command(name, text, names);
+            async move { batcher::the_one(self.call(live, Limited::Releases, &release.lock, command).await) }
+        };
+        let answer = match &live.batcher {
             Some(batcher) if batcher.is_busy() => {
                 let _waited_for = batcher.wait_for();
-                self.send(live, batcher, Limited::Releases, What::Release(release))
+                self.send(live, batcher, Limited::Releases, What::Release(release()))
                     .await
             }
-            _ => {
-                let script = release_of(release.is_shared).form(live.server.is_7);
-                let command = release.command("EVALSHA", &script.hash, names);
-                batcher::the_one(self.call(live, Limited::Releases, &release.lock, command).await)
-            }
+            _ => run("EVALSHA").await,
+        };
+        match answer {
+            // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster.
+            Err(error) if failure::is_missing_script(&error) => run("EVAL").await,
+            answer => answer,
         }
     }
 
@@ -504,8 +517,33 @@ impl ConnectionSlot {
     /// Returns the connection, if it is up.
     pub(in crate::store::redis) fn up(&self) -> Option<Arc<Connection>> {
         match &*self.0.state.borrow() {
-            State::Up(live) => Some(Arc::clone(live)),
+            State::Up(live) if self.is_present(live) => Some(Arc::clone(live)),
             _ => None,
+        }
+    }
+
+    /// Returns `true` if the connection leads to the server that the store uses at present.
+    fn is_present(&self, live: &Connection) -> bool {
+        self.is_of_present(live.generation)
+    }
+
+    /// Returns `true` if connections of this generation lead to the server that the store uses at
+    /// present.
+    pub(in crate::store::redis) fn is_of_present(&self, generation: u64) -> bool {
+        generation == self.0.server.place.generation()
+    }
+
+    /// Stops using a connection to a server that another one has replaced. None is kept: what such
+    /// a server answers does not count, and what it still holds is lost.
+    pub(in crate::store::redis) fn end_former(&self) {
+        let number = match &*self.0.state.borrow() {
+            State::Up(live) if !self.is_present(live) => Some(live.number),
+            _ => None,
+        };
+        self.retired().retain(|live| self.is_present(live));
+        if let Some(number) = number {
+            tracing::debug!("another server has taken over, and the connection to the one before is ended");
+            self.end(number, false);
         }
     }
 
@@ -540,7 +578,15 @@ impl ConnectionSlot {
             sent: asked,
             answered: false,
         };
-        let answer = sent.await;
+        let answer = tokio::select! {
+            biased;
+            // An answer of the server before is worth nothing, though it arrives: what it granted
+            // or renewed, the present server may not know.
+            () = self.0.server.place.moved_on(live.generation) => {
+                return Err(io::Error::other("another server has taken over").into());
+            }
+            answer = sent => answer,
+        };
         flight.land();
         if let Err(error) = &answer
             && failure::ends_connection(error)
@@ -587,6 +633,7 @@ impl ConnectionSlot {
         }
         let Some(live) = ended else { return };
         self.0.was_down.store(true, Ordering::Release);
+        self.0.server.place.ask_again();
         // Key tracking and subscriptions ended with the connection.
         self.tell(&LossHint::All(Lane::default()));
         self.push(Push::Disconnected);
@@ -667,6 +714,7 @@ impl ConnectionSlot {
                 if tries.len() == TRIES {
                     drop(tries.remove(1));
                 }
+                self.0.server.place.ask_again();
                 tries.push(Box::pin(self.establish()));
                 pause = (pause * 2).min(LONGEST_TRY_BESIDE);
                 next.set(self.host().sleep(Timer::LockThread, pause));
@@ -675,7 +723,26 @@ impl ConnectionSlot {
         .await
     }
 
+    /// Makes a connection to the present server, and starts anew if another one takes over meanwhile.
     async fn establish(&self) -> Result<Connection, StoreError> {
+        let place = &self.0.server.place;
+        loop {
+            let found = place.present().await?;
+            let generation = found.0;
+            tokio::select! {
+                biased;
+                () = place.moved_on(generation) => {}
+                made = self.establish_to(found) => {
+                    if made.is_err() {
+                        place.ask_again();
+                    }
+                    return made;
+                }
+            }
+        }
+    }
+
+    async fn establish_to(&self, (generation, info): Found) -> Result<Connection, StoreError> {
         let number = self.host().number();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -684,12 +751,23 @@ impl ConnectionSlot {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(WRITE_QUEUE)
             .set_push_sender(self.push_sender(number));
-        let connected = self.0.server.dial.dial(&self.0.server.info, config);
+        let connected = self.0.server.dial.dial(&info, config);
         let mut connection = connected.await.map_err(|error| failure::sort(&error, false))?;
         let asked = self.host().now();
         let server = handshake::ask(&mut connection)
             .await
             .map_err(|error| failure::sort(&error, false))?;
+        if server.is_sentinel {
+            let text = format!("{} is a sentinel, which keeps no locks", info.addr());
+            return Err(StoreError::permanent(text).advise("give `redis+sentinel://host:26379/master`"));
+        }
+        if server.is_replica && self.0.server.place.is_followed() {
+            return Err(StoreError::transient(format!(
+                "{} is a replica, though the sentinels name it as the master",
+                info.addr()
+            ))
+            .advise("wait for the failover to end"));
+        }
         let round_trip = self.host().now().as_nanos().saturating_sub(asked.as_nanos());
         let mut batcher = None;
         match &self.0.purpose {
@@ -718,6 +796,7 @@ impl ConnectionSlot {
             batcher,
             server,
             number,
+            generation,
             stalled: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             asked: AtomicU64::new(0),
@@ -805,7 +884,12 @@ impl Redial {
                 // and the calls that come now must not fail for the time before them. Nor must
                 // they wait for what may hang since then.
                 None if host.now().since(began) > limit + LATE => second = Some(Box::pin(self.slot.connect())),
-                None => break Err(StoreError::transient(format!("no connection within {limit:?}"))),
+                None => {
+                    let place = &self.slot.0.server.place;
+                    place.ask_again();
+                    let late = || StoreError::transient(format!("no connection within {limit:?}"));
+                    break Err(place.failure().unwrap_or_else(late));
+                }
             }
         });
     }
@@ -815,16 +899,29 @@ impl Drop for Redial {
     fn drop(&mut self) {
         let inner = &self.slot.0;
         let has_panicked = std::thread::panicking() && inner.home.is_some();
-        let is_up = matches!(self.result, Some(Ok(_)));
-        let was_down = inner.was_down.swap(!is_up, Ordering::AcqRel);
-        inner.state.send_replace(match self.result.take() {
-            Some(Ok(live)) => State::Up(Arc::new(live)),
-            Some(Err(error)) => State::Failed(error),
-            // The runtime may have been built without I/O. A caller that waits finds `Down`, and
-            // tries again on the lock thread.
-            None if has_panicked && !inner.unfit.swap(true, Ordering::Relaxed) => State::Down,
-            None => State::Failed(StoreError::transient("the attempt to connect was aborted")),
+        let is_present = matches!(&self.result, Some(Ok(live)) if self.slot.is_present(live));
+        let was_down = inner.was_down.swap(!is_present, Ordering::AcqRel);
+        let mut is_up = false;
+        let result = self.result.take();
+        // Whoever tells that another server has taken over looks for connections to the one before
+        // afterwards, so a connection that is published here just before is found.
+        inner.state.send_modify(|state| {
+            *state = match result {
+                Some(Ok(live)) if self.slot.is_present(&live) => {
+                    is_up = true;
+                    State::Up(Arc::new(live))
+                }
+                Some(Ok(_)) => State::Down,
+                Some(Err(error)) => State::Failed(error),
+                // The runtime may have been built without I/O. A caller that waits finds `Down`, and
+                // tries again on the lock thread.
+                None if has_panicked && !inner.unfit.swap(true, Ordering::Relaxed) => State::Down,
+                None => State::Failed(StoreError::transient("the attempt to connect was aborted")),
+            };
         });
+        if !is_up {
+            inner.was_down.store(true, Ordering::Release);
+        }
         if is_up && was_down {
             self.slot.is_back();
         }

@@ -6,13 +6,13 @@ use redis::{Cmd, Value};
 
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::eval;
-use crate::store::redis::connection::failure::{is_missing_script, sort};
+use crate::store::redis::connection::failure::sort;
 use crate::store::redis::connection::{Connection, ConnectionSlot};
-use crate::store::redis::connection::{Release, Reply, Report, What, the_one};
+use crate::store::redis::connection::{Release, Reply, Report, What};
 use crate::store::redis::reply::{
     LEFT_FREE, as_remaining, attempt, given_back, holder_of, millis, released, token_or_verdict, unexpected, verdicts,
 };
-use crate::store::redis::scripts::{ACQUIRE, FENCE, LockScript, RENEW, release_of};
+use crate::store::redis::scripts::{ACQUIRE, FENCE, LockScript, RENEW};
 use crate::store::{
     AcquireRequest, Attempt, Fence, Limited, LockMode, Ownership, ReleaseReport, ReleaseRequest, RenewRequest,
     StoreError,
@@ -101,17 +101,10 @@ impl RedisStore {
     pub(in crate::store::redis) async fn give_back(&self, request: &ReleaseRequest<'_>) -> Result<Value, StoreError> {
         let (commands, live) = self.commands.for_release(request).await?;
         request.receipt.sent_on(live.number);
-        let answer = match commands.release(&live, self.release_of(request), &self.names).await {
-            // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster.
-            Err(error) if is_missing_script(&error) => {
-                let release = self.release_of(request);
-                let script = release_of(release.is_shared).form(live.server.is_7);
-                let command = release.command("EVAL", &script.source, &self.names);
-                the_one(commands.call(&live, Limited::Releases, request.key, command).await)
-            }
-            answer => answer,
-        };
+        let release = || self.release_of(request);
+        let answer = commands.release(&live, release, &self.names).await;
         let answer = answer.map_err(|error| sort(&error, true))?;
+        self.commands.note_released(release);
         if answer == LEFT_FREE
             && let Some(free) = request.leave_free
         {
@@ -134,10 +127,16 @@ impl RedisStore {
         request.receipt.sent_on(live.number);
         let release = self.release_of(request);
         let verdict = if release.is_shared { released } else { given_back };
+        self.commands.note_released(|| release.clone());
+        let slot = self.commands.here();
+        let generation = live.generation;
         let queue = self.queue.clone();
         let (key, leave_free) = (request.key.to_owned(), request.leave_free);
         let reply = Reply::Report(Report::new(move |answer| {
             report(match answer {
+                Some(Ok(_)) if !slot.is_of_present(generation) => {
+                    Err(StoreError::unknown("another server has taken over"))
+                }
                 Some(Ok(answer)) => {
                     if answer == LEFT_FREE
                         && let Some(free) = leave_free

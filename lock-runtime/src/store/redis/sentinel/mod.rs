@@ -1,0 +1,383 @@
+//! Finds the master that sentinels watch, and follows it when another server takes over.
+//!
+//! Each sentinel has a task of its own on the lock thread, which asks it every ten seconds, when a
+//! connection of the store fails, and when the sentinel sends word of a failover. What it sends is
+//! a hint, and only its answers count.
+
+mod agreement;
+mod url;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, PushInfo, PushKind, RedisError,
+};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::agreement::{Agreement, Decision, Trouble, View};
+pub(super) use self::url::SentinelUrl;
+use super::connection::dial::Dial;
+use super::connection::{TimeOuts, Whereabouts, failure};
+use crate::host::{Host, Moment, Timer};
+
+/// The pause between two questions while nothing happens.
+const STEADY: Duration = Duration::from_secs(10);
+/// The pause between two questions while the server does not answer as it should.
+const DOWN: Duration = Duration::from_secs(1);
+/// The same while no server is known: calls fail after the response time-out, and must not fail for
+/// a sentinel that has long been back.
+const UNKNOWN: Duration = Duration::from_millis(250);
+/// The minimum pause between two questions, however many messages a sentinel sends.
+const HINTED: Duration = Duration::from_millis(50);
+/// The time for which sentinels that do not answer are waited for at the start.
+const SETTLE: Duration = Duration::from_millis(250);
+/// The time for which the server is in doubt after a connection to it failed.
+const DOUBT: Duration = Duration::from_secs(3);
+/// The maximum number of sentinels, with those that others name.
+const MOST: usize = 16;
+/// The events of a sentinel that tell of a failover. It knows the new master from the second one
+/// on, and publishes the first one at its end.
+const EVENTS: [&str; 2] = ["+switch-master", "+failover-state-reconf-slaves"];
+
+const LOG_IN: &str = "give the sentinels' user and password in the URL, `?sentinel_user=…&sentinel_password=…`";
+
+const ALLOW: &str = "allow the sentinels' user `+hello +subscribe &* +sentinel|master +sentinel|get-master-addr-by-name +sentinel|sentinels`";
+
+/// Follows a master. Dropping it ends the tasks that do so.
+pub(super) struct Sentinels {
+    _ended: DropGuard,
+}
+
+struct Inner {
+    host: Host,
+    dial: Dial,
+    time_outs: TimeOuts,
+    master: String,
+    /// The settings for connections to sentinels.
+    sentinel: ConnectionInfo,
+    /// The settings for connections to the master.
+    server: ConnectionInfo,
+    whereabouts: Arc<Whereabouts>,
+    agreement: Mutex<Agreement>,
+    ended: CancellationToken,
+}
+
+impl Sentinels {
+    /// Begins to follow the master of `url`, once a connection asks for it, and tells `whereabouts`
+    /// of it.
+    ///
+    /// # Errors
+    /// Fails if the lock thread cannot be started.
+    pub(super) fn follow(
+        host: &Host,
+        url: SentinelUrl,
+        dial: Dial,
+        time_outs: TimeOuts,
+        whereabouts: Arc<Whereabouts>,
+    ) -> io::Result<Self> {
+        let ended = CancellationToken::new();
+        let names = url.sentinels.iter().map(|info| info.addr().to_string());
+        let inner = Arc::new(Inner {
+            host: host.clone(),
+            dial,
+            time_outs,
+            agreement: Mutex::new(Agreement::new(&url.master, names)),
+            master: url.master,
+            // There is at least one.
+            sentinel: url.sentinels.first().unwrap_or(&url.server).clone(),
+            server: url.server,
+            whereabouts,
+            ended: ended.clone(),
+        });
+        let sentinels = Self {
+            _ended: ended.drop_guard(),
+        };
+        for info in url.sentinels {
+            Inner::watch(&inner, info)?;
+        }
+        Ok(sentinels)
+    }
+}
+
+impl Inner {
+    /// Starts the task for one sentinel.
+    fn watch(inner: &Arc<Self>, info: ConnectionInfo) -> io::Result<()> {
+        let requests = inner.whereabouts.requests();
+        let watch = Watch {
+            inner: Arc::clone(inner),
+            name: info.addr().to_string(),
+            info,
+            connection: None,
+            told: Arc::default(),
+            requests,
+        };
+        let ended = inner.ended.clone();
+        inner.host.spawn(async move {
+            tokio::select! {
+                () = watch.run() => {}
+                () = ended.cancelled() => {}
+            }
+        })
+    }
+
+    /// Returns the pause between two questions while something is wrong.
+    fn pause(&self) -> Duration {
+        let has_found = {
+            let agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
+            agreement.has_found()
+        };
+        let pause = if has_found { DOWN } else { UNKNOWN };
+        pause.mul_f64(0.5 + self.host.fraction() / 2.0)
+    }
+
+    /// Takes in a sentinel's answer. Returns `true` if the others are waited for.
+    fn learn(&self, sentinel: &str, view: Result<View, Trouble>, question: u64, is_in_doubt: bool) -> bool {
+        let mut agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
+        agreement.learn(sentinel, view, question);
+        self.decide(&mut agreement, false, is_in_doubt)
+    }
+
+    /// Decides without those that have not answered.
+    fn settle(&self) {
+        let mut agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
+        self.decide(&mut agreement, true, false);
+    }
+
+    /// Publishes what the sentinels have agreed on, while their views are locked, so that it is
+    /// published in order.
+    fn decide(&self, agreement: &mut Agreement, is_late: bool, is_in_doubt: bool) -> bool {
+        match agreement.decide(is_late, is_in_doubt) {
+            Decision::Wait => return true,
+            Decision::Stay => {}
+            Decision::Move(view) => {
+                let address = at(self.server.addr(), view.host, view.port);
+                tracing::info!(master = %self.master, %address, epoch = view.epoch, "the sentinels name the master");
+                self.whereabouts.moved_to(self.server.clone().set_addr(address));
+            }
+            Decision::Missing(reason, question) => self.whereabouts.missing(reason, question),
+        }
+        false
+    }
+
+    /// Starts tasks for the sentinels that another one knows.
+    fn meet(inner: &Arc<Self>, others: Vec<(String, u16)>) {
+        for (host, port) in others {
+            let info = inner.sentinel.clone().set_addr(at(inner.sentinel.addr(), host, port));
+            let is_new = {
+                let mut agreement = inner.agreement.lock().unwrap_or_else(PoisonError::into_inner);
+                agreement.len() < MOST && agreement.add(&info.addr().to_string())
+            };
+            if is_new && let Err(error) = Self::watch(inner, info) {
+                tracing::debug!(%error, "no task could be started for a sentinel");
+            }
+        }
+    }
+}
+
+/// Returns the address of another server of the same kind.
+fn at(like: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
+    match like {
+        ConnectionAddr::TcpTls {
+            insecure, tls_params, ..
+        } => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: *insecure,
+            tls_params: tls_params.clone(),
+        },
+        _ => ConnectionAddr::Tcp(host, port),
+    }
+}
+
+/// The task that watches one sentinel.
+struct Watch {
+    inner: Arc<Inner>,
+    name: String,
+    info: ConnectionInfo,
+    connection: Option<MultiplexedConnection>,
+    /// Notified by messages of the sentinel, and by the end of the connection.
+    told: Arc<Notify>,
+    /// Changes when a connection to the server fails.
+    requests: watch::Receiver<u64>,
+}
+
+impl Watch {
+    async fn run(mut self) {
+        let inner = Arc::clone(&self.inner);
+        let host = &inner.host;
+        // Nothing is asked before the first connection is wanted.
+        if *self.requests.borrow_and_update() == 0 && self.requests.changed().await.is_err() {
+            return;
+        }
+        let mut doubted: Option<Moment> = None;
+        loop {
+            let asked = host.now();
+            if self.requests.has_changed().unwrap_or_default() {
+                doubted = Some(asked);
+            }
+            let question = *self.requests.borrow_and_update();
+            let is_in_doubt = doubted.is_some_and(|doubted| asked.since(doubted) < DOUBT);
+            let view = self.ask().await;
+            let least = if view.is_ok() { HINTED } else { inner.pause() };
+            if let Err(trouble) = &view {
+                tracing::debug!(sentinel = %self.name, problem = %trouble.text, "a sentinel does not tell where the master is");
+            }
+            if inner.learn(&self.name, view, question, is_in_doubt) {
+                host.sleep(Timer::LockThread, SETTLE).await;
+                inner.settle();
+            }
+            tokio::select! {
+                biased;
+                () = self.told.notified() => {}
+                doubt = self.requests.changed() => {
+                    if doubt.is_err() {
+                        return;
+                    }
+                    doubted = Some(host.now());
+                    let rest = asked.after(inner.pause()).since(host.now());
+                    tokio::select! {
+                        biased;
+                        () = self.told.notified() => {}
+                        () = host.sleep(Timer::LockThread, rest) => {}
+                    }
+                }
+                () = host.sleep(Timer::LockThread, STEADY) => {}
+            }
+            let rest = asked.after(least).since(host.now());
+            host.sleep(Timer::LockThread, rest).await;
+        }
+    }
+
+    /// Asks the sentinel on its connection, or else on a new one.
+    async fn ask(&mut self) -> Result<View, Trouble> {
+        if let Some(connection) = self.connection.take()
+            && let Ok(view) = self.ask_on(connection).await
+        {
+            return Ok(view);
+        }
+        let connection = self.connect().await?;
+        self.ask_on(connection).await
+    }
+
+    async fn connect(&self) -> Result<MultiplexedConnection, Trouble> {
+        let told = Arc::downgrade(&self.told);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_push_sender(move |push: PushInfo| {
+                if matches!(push.kind, PushKind::Message | PushKind::Disconnection)
+                    && let Some(told) = told.upgrade()
+                {
+                    told.notify_one();
+                }
+                Ok::<_, io::Error>(())
+            });
+        // Below that of the connection that waits for this, which then tells the reason.
+        let limit = self.inner.time_outs.connect.mul_f64(0.75);
+        let mut connection = self.within(limit, self.inner.dial.dial(&self.info, config)).await?;
+        for event in EVENTS {
+            let subscribed = connection.subscribe(event);
+            if let Err(trouble) = self.within(self.inner.time_outs.response, subscribed).await {
+                tracing::debug!(sentinel = %self.name, problem = %trouble.text, "the sentinel does not send messages");
+            }
+        }
+        Ok(connection)
+    }
+
+    /// Asks on a connection, and keeps it if the sentinel answers.
+    async fn ask_on(&mut self, mut connection: MultiplexedConnection) -> Result<View, Trouble> {
+        let sentinel = |what: &str| {
+            let mut command = redis::cmd("SENTINEL");
+            command.arg(what).arg(&self.inner.master);
+            command
+        };
+        // In this order: the address is never older than the epoch. During a failover only the
+        // second answer has the new one.
+        let about: HashMap<String, String> = self.query(&mut connection, sentinel("MASTER")).await?;
+        let address = sentinel("GET-MASTER-ADDR-BY-NAME");
+        let address: Option<(String, u16)> = self.query(&mut connection, address).await?;
+        // Its user may not be allowed this.
+        let others = self.query(&mut connection, sentinel("SENTINELS")).await;
+        let others: Vec<HashMap<String, String>> = others.unwrap_or_default();
+        let others = others.iter().filter_map(|other| {
+            let port = other.get("port")?.parse().ok()?;
+            Some((other.get("ip")?.clone(), port))
+        });
+        Inner::meet(&self.inner, others.collect());
+        self.connection = Some(connection);
+        let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        match (epoch, address) {
+            (Some(epoch), Some((host, port))) => Ok(View { epoch, host, port }),
+            _ => Err(Trouble {
+                text: format!("it does not tell the address of `{}`", self.inner.master),
+                advice: None,
+                is_permanent: false,
+            }),
+        }
+    }
+
+    async fn query<T: FromRedisValue>(
+        &self,
+        connection: &mut MultiplexedConnection,
+        command: Cmd,
+    ) -> Result<T, Trouble> {
+        self.within(self.inner.time_outs.response, command.query_async(connection))
+            .await
+    }
+
+    /// Waits for an answer, for at most `limit`.
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        answer: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, Trouble> {
+        match self.inner.host.timeout(Timer::LockThread, limit, answer).await {
+            Some(answer) => answer.map_err(|error| trouble(&error)),
+            None => Err(Trouble {
+                text: format!("no answer within {limit:?}"),
+                advice: None,
+                is_permanent: false,
+            }),
+        }
+    }
+}
+
+/// Returns the problem with a sentinel's answer, and what to do about it.
+fn trouble(error: &RedisError) -> Trouble {
+    let detail = error.detail().unwrap_or_default();
+    let (text, advice) = if detail.contains("No such master with that name") {
+        (
+            "it knows no such master".to_owned(),
+            Some("give the name from the sentinels' configuration, `sentinel monitor <name> …`, after the addresses"),
+        )
+    } else if detail.to_ascii_lowercase().contains("unknown command") {
+        (
+            "it is a server and no sentinel".to_owned(),
+            Some("give the addresses of the sentinels, whose usual port is 26379, or `redis://…` for one server"),
+        )
+    } else {
+        let sorted = failure::sort(error, false);
+        let refuses = matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
+            || error.kind() == redis::ErrorKind::AuthenticationFailed;
+        let advice = if error.code() == Some("NOPERM") {
+            Some(ALLOW)
+        } else {
+            refuses.then_some(LOG_IN)
+        };
+        return Trouble {
+            text: failure::readable(error),
+            advice,
+            is_permanent: sorted.is_permanent(),
+        };
+    };
+    Trouble {
+        text,
+        advice,
+        is_permanent: true,
+    }
+}

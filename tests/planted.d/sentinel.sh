@@ -1,0 +1,49 @@
+# Faults in following a master. Read by ../planted.
+
+plant former-master-still-awaited lock-runtime/src/store/redis/connection/slot.rs \
+    '() = self.0.server.place.moved_on(live.generation) => {' \
+    '() = std::future::pending::<()>() => {' \
+    sentinel failover::a_call_that_a_silent_master_owes_an_answer_goes_on_at_the_next_one \
+    'Elapsed'
+
+plant replica-taken-for-master lock-runtime/src/store/redis/connection/slot.rs \
+    'if server.is_replica && self.0.server.place.is_followed() {' \
+    'if server.is_replica && !self.0.server.place.is_followed() {' \
+    sentinel finding::a_replica_that_sentinels_name_is_not_used \
+    'READONLY'
+
+plant lower-epoch-followed lock-runtime/src/store/redis/sentinel/agreement.rs \
+    'Some(present) if highest > present.epoch =>' \
+    'Some(present) if highest != present.epoch =>' \
+    lib store::redis::sentinel::agreement::tests::one_sentinel_with_a_higher_epoch_is_followed_and_there_is_no_way_back \
+    'stay'
+
+plant first-answer-believed lock-runtime/src/store/redis/sentinel/agreement.rs \
+    'self.present.is_none() && !is_late &&' \
+    'self.present.is_none() && is_late &&' \
+    lib store::redis::sentinel::agreement::tests::the_first_server_is_that_of_the_highest_epoch_once_all_have_answered \
+    'wait'
+
+plant hosts-of-the-url-only lock-runtime/src/store/redis/sentinel/mod.rs \
+    'agreement.len() < MOST &&' \
+    'agreement.len() > MOST &&' \
+    sentinel finding::one_address_is_enough_since_sentinels_know_each_other \
+    'a lock on the new master'
+
+plant releases-of-the-former-forgotten lock-runtime/src/store/redis/connection/released.rs \
+    '(since <= UNHEARD_FOR).then_some(release)' \
+    '(since > UNHEARD_FOR).then_some(release)' \
+    sentinel failover::a_lock_that_the_former_master_released_after_the_promotion_is_released_at_the_new_one \
+    'the release on the new master'
+
+plant failures-of-before-told-again lock-runtime/src/store/redis/connection/place.rs \
+    'News::Missing(error, asked) if question.is_some_and(|question| *asked >= question) => {' \
+    'News::Missing(error, asked) if *asked > 0 => {' \
+    sentinel finding::a_failure_of_before_is_not_told_again \
+    'Connection refused'
+
+plant permanent-for-those-who-have-not-answered lock-runtime/src/store/redis/sentinel/agreement.rs \
+    'None if !is_complete => Decision::Wait,' \
+    'None if !is_complete && !is_late => Decision::Wait,' \
+    lib store::redis::sentinel::agreement::tests::one_that_refuses_for_good_does_not_speak_for_those_that_are_slow \
+    'wait'

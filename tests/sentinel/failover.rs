@@ -1,0 +1,219 @@
+//! What a failover does to held locks, to waiting calls, and to what is under way.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use lock_runtime::{LockError, LockManager, LostReason};
+use lock_tests::clock::ticking;
+use lock_tests::sentinel::SentinelGroup;
+use lock_tests::{PATIENCE, Stamp, eventually};
+
+const KEY: &str = "dist_lock:stock:7";
+
+async fn connected(group: &SentinelGroup) -> LockManager {
+    let locks = LockManager::builder(&group.url())
+        .default_wait(PATIENCE)
+        .default_lease(Duration::from_secs(60))
+        .build()
+        .unwrap();
+    eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
+    locks
+}
+
+/// Begins a body that lasts until it is cancelled or `end` is notified, and returns once the lock is held.
+async fn held(
+    locks: &LockManager,
+    group: &SentinelGroup,
+    end: &Arc<tokio::sync::Notify>,
+) -> tokio::task::JoinHandle<Result<(), LockError>> {
+    let request = locks.lock("stock:7");
+    let end = Arc::clone(end);
+    let body = tokio::spawn(request.run(async move { end.notified().await }));
+    let master = group.server(group.master().await);
+    eventually("the lock to be held", || async { master.exists(KEY) }).await;
+    body
+}
+
+async fn replicated(group: &SentinelGroup) {
+    for port in group.node_ports() {
+        eventually("the lock on every server", || async { group.server(port).exists(KEY) }).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_the_new_master_knows_stays_held_and_is_released_there() {
+    let group = SentinelGroup::start().await;
+    for is_manual in [true, false] {
+        let (holder, waiter) = (connected(&group).await, connected(&group).await);
+        let end = Arc::default();
+        let body = held(&holder, &group, &end).await;
+        replicated(&group).await;
+        let waiting = tokio::spawn(waiter.lock("stock:7").run(async {}));
+        let former = group.master().await;
+        if is_manual {
+            group.failover().await;
+        } else {
+            group.kill_master().await;
+        }
+        let (present, _) = group.wait_for_master_other_than(former).await;
+        // The waiting call has a place on the new master, and the lock has not ended.
+        let queue = format!("dist_lock:%lock-queue:{{{KEY}}}");
+        eventually("the waiting call to stand in the new master's queue", || async {
+            group.server(present).exists(&queue) && group.master().await == present
+        })
+        .await;
+        assert!(!body.is_finished(), "{:?}", body.await);
+        assert!(!waiting.is_finished());
+        end.notify_one();
+        body.await.unwrap().unwrap();
+        waiting.await.unwrap().unwrap();
+        eventually("the release on the new master", || async {
+            !group.server(present).exists(KEY)
+        })
+        .await;
+        if !is_manual {
+            group.restart(former).await;
+        }
+        group.settled().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_the_new_master_does_not_know_is_lost_and_its_body_cancelled() {
+    let group = SentinelGroup::start().await;
+    let locks = connected(&group).await;
+    let former = group.master().await;
+    let replicas: Vec<u16> = group.node_ports().into_iter().filter(|port| *port != former).collect();
+    // What the master grants from here on reaches no replica.
+    for replica in &replicas {
+        group.pause(*replica);
+    }
+    let master = group.server(former);
+    master.cmd(&["CLIENT", "KILL", "TYPE", "replica"]);
+    let last = Arc::new(AtomicU64::new(0));
+    let body = {
+        let (request, last) = (locks.lock("stock:7"), Arc::clone(&last));
+        tokio::spawn(async move { request.run(ticking(&last)).await })
+    };
+    eventually("the lock to be held", || async { master.exists(KEY) }).await;
+    master.kill();
+    for replica in &replicas {
+        group.resume(*replica);
+    }
+    let (present, _) = group.wait_for_master_other_than(former).await;
+    let ended = tokio::time::timeout(PATIENCE, body).await.unwrap().unwrap();
+    let is_lost = |error: &LockError| {
+        matches!(
+            error,
+            LockError::Lost {
+                reason: LostReason::Deleted,
+                completed: false,
+                ..
+            }
+        )
+    };
+    assert!(ended.as_ref().is_err_and(is_lost), "{ended:?}");
+    assert!(!group.server(present).exists(KEY));
+}
+
+#[tokio::test]
+async fn a_call_that_asks_during_the_failover_gets_its_lock_soon_after_it() {
+    let group = SentinelGroup::start().await;
+    let locks = connected(&group).await;
+    let former = group.kill_master().await;
+    let asking = tokio::spawn({
+        let request = locks.lock("stock:7");
+        async move {
+            let guard = request.acquire().await;
+            (Stamp::now(), guard)
+        }
+    });
+    let (present, writable) = group.wait_for_master_other_than(former).await;
+    let (taken, guard) = asking.await.unwrap();
+    let guard = guard.unwrap();
+    assert!(group.server(present).exists(KEY));
+    println!("a lock {:?} after the first write", taken.calm_since(writable));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn nothing_goes_to_the_former_master_though_it_accepts_writes() {
+    let group = SentinelGroup::start().await;
+    let locks = connected(&group).await;
+    let former = group.master().await;
+    group.failover().await;
+    let (present, _) = group.wait_for_master_other_than(former).await;
+    eventually("a lock on the new master", || async {
+        let guard = locks.lock("x").acquire().await.unwrap();
+        let is_there = group.server(present).exists("dist_lock:x");
+        guard.release().await.is_ok() && is_there
+    })
+    .await;
+    for number in 0..20 {
+        let guard = locks.lock(format!("y:{number}")).acquire().await.unwrap();
+        let key = format!("dist_lock:y:{number}");
+        assert!(group.server(present).exists(&key));
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_a_silent_master_owes_an_answer_goes_on_at_the_next_one() {
+    let group = SentinelGroup::start().await;
+    let locks = LockManager::builder(&group.url())
+        .default_wait(PATIENCE * 2)
+        .response_timeout(PATIENCE * 2)
+        .build()
+        .unwrap();
+    eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
+    let former = group.master().await;
+    group.pause(former);
+    let asking = tokio::spawn(locks.lock("stock:7").acquire());
+    let (present, _) = group.wait_for_master_other_than(former).await;
+    let guard = tokio::time::timeout(PATIENCE, asking).await.unwrap().unwrap().unwrap();
+    // The former master carries the request out after all.
+    group.resume(former);
+    guard.verify().await.unwrap();
+    assert!(group.server(present).exists(KEY));
+    guard.release().await.unwrap();
+}
+
+/// In a manual failover the former master accepts releases, too, until the sentinels name the new one.
+#[tokio::test]
+async fn a_lock_that_the_former_master_released_after_the_promotion_is_released_at_the_new_one() {
+    let group = SentinelGroup::start().await;
+    let locks = connected(&group).await;
+    let guard = locks.lock("stock:7").acquire().await.unwrap();
+    replicated(&group).await;
+    let former = group.master().await;
+    group.failover().await;
+    let (present, _) = group.wait_for_master_other_than(former).await;
+    guard.release().await.unwrap();
+    eventually("the release on the new master", || async {
+        !group.server(present).exists(KEY)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pipelined_release_that_the_former_master_answers_too_late_is_sent_to_the_new_one() {
+    let group = SentinelGroup::start().await;
+    let locks = LockManager::builder(&group.url())
+        .default_lease(PATIENCE * 4)
+        .response_timeout(PATIENCE * 2)
+        .build()
+        .unwrap();
+    eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
+    let guard = locks.lock("stock:7").pipelined().acquire().await.unwrap();
+    replicated(&group).await;
+    let former = group.master().await;
+    group.pause(former);
+    guard.release().await.unwrap();
+    let (present, _) = group.wait_for_master_other_than(former).await;
+    group.resume(former);
+    eventually("the release on the new master", || async {
+        !group.server(present).exists(KEY)
+    })
+    .await;
+}
