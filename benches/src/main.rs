@@ -2,24 +2,34 @@
 //!
 //! Without a scenario, all of them are run. Every one shows a table and, where the project has promised a figure, whether it was reached, and draws
 //! `benches/plots/<scenario>.svg`; `--save` also writes `benches/RESULTS.md`. `--smoke` runs as little as possible, to see that a scenario still works.
+//! `soak` is no scenario: it measures no time, but what is left after a long one.
 
 mod against;
 mod attribute;
+mod cluster;
 mod compile;
 mod contender;
 mod contest;
 mod crowd;
+mod failover;
 mod handover;
 mod hot;
 mod inside;
 mod loss;
 mod memory;
+mod node;
 mod plot;
 mod process;
+mod promotion;
 mod readers;
+mod replicas;
 mod report;
 mod results;
 mod sample;
+mod silent;
+mod slots;
+mod soak;
+mod takeover;
 mod transfers;
 mod uncontended;
 mod watchdog;
@@ -34,7 +44,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 type Result<T = ()> = std::result::Result<T, Error>;
 
 /// All that can be run, in this order.
-const SCENARIOS: [(&str, &str); 13] = [
+const SCENARIOS: [(&str, &str); 20] = [
     (
         "uncontended",
         "rate, latency, commands and CPU of locks that nobody else wants, with 1 to 256 tasks",
@@ -65,6 +75,34 @@ const SCENARIOS: [(&str, &str); 13] = [
     (
         "loss",
         "time from the loss of a lock to the end of its body, per cause, in 200 rounds or the number behind it",
+    ),
+    (
+        "silent",
+        "how soon connections that fall silent are replaced, in 50 rounds, or the number behind it",
+    ),
+    (
+        "failover",
+        "how soon locks follow the master behind sentinels, in 50 rounds of SIGKILL and of a manual failover each, or the number behind it",
+    ),
+    (
+        "replicas",
+        "rate and latency of locks that one or two replicas must have, beside those that none must have",
+    ),
+    (
+        "cluster",
+        "locks in a cluster of three masters beside one server, with raw commands in both",
+    ),
+    (
+        "slots",
+        "all slots of a cluster moved back and forth under locks of all modes, or as many as the number behind it",
+    ),
+    (
+        "promotion",
+        "how soon locks follow the replica of a killed master of a cluster, in 25 rounds, or the number behind it",
+    ),
+    (
+        "node",
+        "calls for the keys of two nodes of a cluster while the third is silent, beside those while it is not",
     ),
     ("readers", "how long a writer waits among 32 readers that never stop"),
     (
@@ -167,11 +205,14 @@ fn start(arguments: Vec<String>) -> Result {
     {
         return against::run(rest);
     }
+    let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    if let [soak, rest @ ..] = arguments.as_slice()
+        && soak == "soak"
+    {
+        return runtime()?.block_on(soak::run(rest));
+    }
     let wanted = Wanted::read(arguments.into_iter())?;
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?
-        .block_on(run(wanted))
+    runtime()?.block_on(run(wanted))
 }
 
 async fn run(wanted: Wanted) -> Result {
@@ -210,7 +251,14 @@ async fn one(scenario: &str, numbers: &[usize], size: Size) -> Result<Report> {
         "attribute" => attribute::run(size).await,
         "compile" => compile::run(size).await,
         "loss" => loss::run(size, numbers.first().copied()).await,
+        "silent" => silent::run(size, numbers.first().copied()).await,
+        "failover" => failover::run(size, numbers.first().copied()).await,
+        "cluster" => cluster::run(size).await,
+        "slots" => slots::run(size, numbers.first().copied()).await,
+        "promotion" => promotion::run(size, numbers.first().copied()).await,
+        "node" => node::run(size).await,
         "readers" => readers::run(size).await,
+        "replicas" => replicas::run(size).await,
         "transfers" => transfers::run(size).await,
         "memory" => memory::run(size).await,
         other => Err(error(format!("there is no scenario {other:?}"))),

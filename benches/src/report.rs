@@ -1,5 +1,6 @@
 //! The report of a scenario: progress while it runs, a table and verdicts at its end.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -102,7 +103,7 @@ fn short(figure: f64) -> String {
 pub(crate) struct Report {
     pub(crate) scenario: &'static str,
     /// What was done, in a sentence or three.
-    about: &'static str,
+    about: Cow<'static, str>,
     header: Vec<&'static str>,
     rows: Vec<Vec<String>>,
     notes: Vec<String>,
@@ -111,10 +112,10 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(scenario: &'static str, about: &'static str, header: &[&'static str]) -> Self {
+    pub(crate) fn new(scenario: &'static str, about: impl Into<Cow<'static, str>>, header: &[&'static str]) -> Self {
         Self {
             scenario,
-            about,
+            about: about.into(),
             header: header.to_vec(),
             rows: Vec::new(),
             notes: Vec::new(),

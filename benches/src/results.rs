@@ -103,7 +103,7 @@ fn machine() -> Result<String> {
 }
 
 /// The date in UTC, by the civil calendar.
-fn today() -> Result<String> {
+pub(crate) fn today() -> Result<String> {
     let days = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / 86_400;
     // Howard Hinnant, "chrono-compatible low-level date algorithms": years begin in March.
     let days = days + 719_468;

@@ -1,20 +1,24 @@
 //! Every example runs, on the embedded store and on a real server, and shows what it promises.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use lock_tests::children::{self, Child};
-use lock_tests::eventually;
-use lock_tests::server::Server;
+use lock_tests::{ClusterGroup, SentinelGroup, Server, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Runs an example to its end and returns what it said.
 fn run(program: &str, server: Option<&Server>) -> String {
+    run_at(program, server.map(Server::url))
+}
+
+fn run_at(program: &str, url: Option<String>) -> String {
     let mut command = Command::new(program);
     command.env_remove("REDIS_URL");
-    if let Some(server) = server {
-        command.env("REDIS_URL", server.url());
+    if let Some(url) = url {
+        command.env("REDIS_URL", url);
     }
     let Output { status, stdout, stderr } = command.output().unwrap();
     let said = String::from_utf8(stdout).unwrap();
@@ -51,8 +55,8 @@ fn row(said: &str, name: &str) -> Vec<String> {
         .collect()
 }
 
-fn inventory(server: Option<&Server>) {
-    let said = run(env!("CARGO_BIN_EXE_inventory"), server);
+fn inventory(url: Option<String>) {
+    let said = run_at(env!("CARGO_BIN_EXE_inventory"), url);
     let oversold: u32 = row(&said, "without a lock")[2].parse().unwrap();
     assert!(oversold > 0, "nothing was oversold without the lock:\n{said}");
     assert_eq!(row(&said, "with the lock")[..3], ["300", "300", "0"], "{said}");
@@ -65,7 +69,46 @@ fn the_inventory_is_exact_with_the_lock_and_oversold_without() {
 
 #[test]
 fn the_inventory_is_exact_in_four_processes_on_a_server() {
-    inventory(Some(&Server::start()));
+    let server = Server::start();
+    inventory(Some(server.url()));
+}
+
+#[tokio::test]
+async fn the_inventory_is_exact_behind_sentinels() {
+    inventory(Some(SentinelGroup::start_steady().await.url()));
+}
+
+#[tokio::test]
+async fn the_inventory_is_exact_in_a_cluster() {
+    inventory(Some(ClusterGroup::start_steady().await.url()));
+}
+
+/// Runs an example that starts servers of its own.
+fn run_example(name: &str) -> String {
+    // Cargo names the path of programs only.
+    let example = Path::new(env!("CARGO_BIN_EXE_inventory")).with_file_name(format!("examples/{name}"));
+    assert!(
+        example.exists(),
+        "run `cargo build --package lock-examples --examples` first"
+    );
+    run(example.to_str().unwrap(), None)
+}
+
+#[test]
+fn nothing_is_oversold_when_the_master_is_killed_in_the_middle() {
+    let said = run_example("failover");
+    assert!(said.contains("and the master at port"), "{said}");
+    assert!(said.contains("sold: 300 of 300, oversold: 0"), "{said}");
+}
+
+#[test]
+fn nothing_is_oversold_while_slots_move_and_a_master_is_killed() {
+    let said = run_example("reshard");
+    assert!(said.contains("and the master at port"), "{said}");
+    let exact = said
+        .lines()
+        .filter(|line| line.contains(": sold 150 of 150, oversold 0,"));
+    assert_eq!(exact.count(), 3, "{said}");
 }
 
 #[test]
@@ -315,6 +358,32 @@ async fn a_service_that_ends_leaves_no_lock_of_a_client_that_has_left() {
         assert!(service.exit().await.success(), "{}", service.errors());
         assert!(!server.exists("dist_lock:order:7"), "a lock was left behind");
     }
+}
+
+/// What a service manager and a load balancer do.
+#[tokio::test]
+async fn a_service_is_ready_while_its_server_is_there_and_ends_by_a_signal_without_a_request() {
+    let server = Server::start();
+    let (mut service, address) = web(&server, "60000").await;
+    let ready = |status: &'static str| {
+        let address = address.clone();
+        async move {
+            let mut client = TcpStream::connect(&address).await.unwrap();
+            let request = format!("GET /ready HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+            client.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            answer.starts_with(&format!("HTTP/1.1 {status}"))
+        }
+    };
+    eventually("the service to be ready", || ready("200")).await;
+    server.kill();
+    eventually("the service not to be ready", || ready("503")).await;
+    server.start_again();
+    eventually("the service to be ready again", || ready("200")).await;
+    let pid = service.pid().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(service.exit().await.success(), "{}", service.errors());
 }
 
 #[tokio::test]

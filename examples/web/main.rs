@@ -9,6 +9,11 @@
 //! ```
 //!
 //! A second request for the same item while the first is being worked on gets `423 Locked` with `Retry-After`.
+//!
+//! `GET /ready` answers 200 while locks can be taken, and 503 otherwise, with the state of each server.
+//!
+//! On Ctrl-C or `SIGTERM` the service accepts no more connections and takes no more locks. Requests that hold one may end, for ten
+//! seconds at most (`shutdown_grace`); then they are cancelled, and all locks are released.
 
 use std::collections::HashMap;
 use std::env;
@@ -16,14 +21,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::{Path, State};
-use axum::routing::post;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use lock_examples::Failure;
-use lock_runtime::{LockError, distributed_lock};
+use lock_runtime::{LockError, LockManager, distributed_lock};
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Shop {
+    locks: LockManager,
     reserved: Arc<Mutex<HashMap<u64, u32>>>,
     /// How long a payment takes.
     work: Duration,
@@ -61,6 +68,21 @@ async fn pay(State(shop): State<Shop>, Path(order): Path<u64>) -> Result<String,
     Ok(format!("order {order} is paid\n"))
 }
 
+/// Says if this instance can take locks, for the load balancer.
+async fn ready(State(shop): State<Shop>) -> (StatusCode, String) {
+    let health = shop.locks.health();
+    let status = if health.is_ready() {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    let lines = health
+        .servers
+        .iter()
+        .map(|server| format!("{} {}: {}\n", server.role, server.address, server.state));
+    (status, lines.collect())
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let locks = lock_runtime::init(&env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned())).await?;
@@ -69,25 +91,47 @@ async fn main() -> Result<(), Failure> {
         .and_then(|millis| millis.parse().ok())
         .unwrap_or(50);
     let shop = Shop {
+        locks: locks.clone(),
+        reserved: Arc::default(),
         work: Duration::from_millis(work),
-        ..Shop::default()
     };
     let routes = Router::new()
         .route("/items/{item}/reserve", post(reserve))
         .route("/orders/{order}/pay", post(pay))
+        .route("/ready", get(ready))
         .with_state(shop);
 
     let listener =
         tokio::net::TcpListener::bind(env::var("BIND").unwrap_or_else(|_| "127.0.0.1:3000".to_owned())).await?;
     println!("listening on {}", listener.local_addr()?);
-    axum::serve(listener, routes).with_graceful_shutdown(stop()).await?;
-    // Requests have ended; this waits until their locks are given back.
-    locks.shutdown().await;
+    let serve = axum::serve(listener, routes).with_graceful_shutdown(stop());
+    let close = async {
+        stop().await;
+        locks.shutdown().await;
+    };
+    // At the same time: requests that wait for a lock end at once, and those that hold one within the grace period.
+    let (served, ()) = tokio::join!(serve.into_future(), close);
+    served?;
     Ok(())
 }
 
+/// Completes when the service is asked to stop.
 async fn stop() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending::<()>().await;
+    let interrupted = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminated) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                () = interrupted => {}
+                _ = terminated.recv() => {}
+            }
+            return;
+        }
     }
+    interrupted.await;
 }

@@ -10,7 +10,7 @@ use crate::errors::Errors;
 use crate::synonyms;
 
 /// The arguments of this version, each with an example.
-pub(crate) const ARGUMENTS: [(&str, &str); 20] = [
+pub(crate) const ARGUMENTS: [(&str, &str); 21] = [
     ("key", "key = \"inventory:<item_id>\""),
     ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
     ("mode", "mode = read"),
@@ -26,6 +26,7 @@ pub(crate) const ARGUMENTS: [(&str, &str); 20] = [
     ("coalesce", "coalesce"),
     ("at_least", "at_least = 60"),
     ("lock_delay", "lock_delay = 5"),
+    ("min_replicas", "min_replicas = 1"),
     ("fencing", "fencing"),
     ("fair", "fair"),
     ("release", "release = pipelined"),

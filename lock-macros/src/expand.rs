@@ -358,6 +358,9 @@ impl LockOptions {
         if let Some(max_renewals) = &self.max_renewals {
             settings.extend(quote! { .max_renewals(#max_renewals) });
         }
+        if let Some(min_replicas) = &self.min_replicas {
+            settings.extend(quote! { .min_replicas(#min_replicas) });
+        }
         for (name, is_set) in [
             ("reentrant", self.reentrant == Some(true)),
             ("fencing", self.fencing == Some(true)),

@@ -75,6 +75,7 @@ use proc_macro::TokenStream;
 /// | `on_busy` | `error`, `skip`, `path::to::fn` | `error` | [the result of a lock error](#the-return-type) |
 /// | `coalesce` | alone, or `true`, `false` | off | [concurrent callers share one result](#coalescing) |
 /// | `on_lost` | `cancel`, `signal`, `path::to::fn` | `cancel` | `signal`: the body continues, and `HeldLock::lost` reports the loss. A function: it is [called after the body was cancelled](#compensation) |
+/// | `min_replicas` | number, or an expression of type `u32` | `0` | waits before the body until this many replicas of the server have the lock, so that a failover keeps it; too few fail the call with `LockError::TooFewReplicas` |
 /// | `fencing` | alone, or `true`, `false` | off | takes a fencing token in the same step as the lock |
 /// | `fair` | alone, or `true`, `false` | off | first come, first served across processes: the call overtakes no waiter in the store's queue, not even with `wait = 0` |
 /// | `release` | `confirmed`, `pipelined` | `confirmed` | `pipelined`: the call returns once the release is queued, in order, on the connection; a failed release is logged and counted instead of returned |

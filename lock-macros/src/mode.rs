@@ -144,8 +144,8 @@ fn permits(value: &Expr) -> syn::Result<Expr> {
 
 /// The texts of messages about a number.
 pub(crate) struct Counted {
-    /// The message for a zero.
-    pub(crate) zero: &'static str,
+    /// The message for a zero, if there must be at least one.
+    pub(crate) zero: Option<&'static str>,
     /// The text before and after the number, as the user writes it.
     pub(crate) written: (&'static str, &'static str),
     /// The name of the argument.
@@ -156,30 +156,30 @@ pub(crate) struct Counted {
 
 impl Counted {
     const PERMITS: Self = Self {
-        zero: "a semaphore with no permits lets nobody in: write `mode = semaphore(1)`, or a larger number",
+        zero: Some("a semaphore with no permits lets nobody in: write `mode = semaphore(1)`, or a larger number"),
         written: ("mode = semaphore(", ")"),
         name: "semaphore",
         other: "`semaphore` takes the number of holders that may share the lock, 1 or more, such as in `mode = semaphore(5)`",
     };
 }
 
-/// Reads a number of 1 or more, or an expression of type `u32`.
+/// Reads a number, which may be zero if there is no message for that, or an expression of type `u32`.
 pub(crate) fn count(value: &Expr, counted: &Counted) -> syn::Result<Expr> {
     let refuse = |message: &str| Err(syn::Error::new_spanned(value, message));
     match value {
         Expr::Lit(ExprLit {
             lit: Lit::Int(count), ..
-        }) => match count.base10_parse::<u32>() {
-            Ok(0) => refuse(counted.zero),
-            Ok(number) if matches!(count.suffix(), "" | "u32") => {
+        }) => match (count.base10_parse::<u32>(), counted.zero) {
+            (Ok(0), Some(message)) => refuse(message),
+            (Ok(number), _) if matches!(count.suffix(), "" | "u32") => {
                 let literal = LitInt::new(&number.to_string(), count.span());
                 Ok(Expr::Lit(ExprLit {
                     attrs: Vec::new(),
                     lit: Lit::Int(literal),
                 }))
             }
-            Ok(number) => refuse(&format!("write `{}{number}{}`", counted.written.0, counted.written.1)),
-            Err(_) => refuse(&format!("`{}` is too large: give at most {}", counted.name, u32::MAX)),
+            (Ok(number), _) => refuse(&format!("write `{}{number}{}`", counted.written.0, counted.written.1)),
+            (Err(_), _) => refuse(&format!("`{}` is too large: give at most {}", counted.name, u32::MAX)),
         },
         Expr::Lit(_)
         | Expr::Unary(syn::ExprUnary {

@@ -50,6 +50,7 @@ pub(crate) struct LockOptions {
     pub(crate) renew: Option<bool>,
     pub(crate) max_renewals: Option<Expr>,
     pub(crate) max_hold: Option<DurationArg>,
+    pub(crate) min_replicas: Option<Expr>,
     pub(crate) fencing: Option<bool>,
     pub(crate) fair: Option<bool>,
     pub(crate) release: Option<Release>,
@@ -167,6 +168,9 @@ impl LockOptions {
                 .value("max_renewals", errors)
                 .and_then(|value| errors.take(mode::count(value, &MAX_RENEWALS))),
             max_hold: duration(args, "max_hold", Range::LEASE, errors),
+            min_replicas: args
+                .value("min_replicas", errors)
+                .and_then(|value| errors.take(mode::count(value, &MIN_REPLICAS))),
             fencing: flag(args, "fencing", errors),
             fair: flag(args, "fair", errors),
             release: args
@@ -211,7 +215,8 @@ impl LockOptions {
             Some(Mode::Semaphore(permits)) => Some(&mut **permits),
             _ => None,
         };
-        durations.chain(&mut self.max_renewals).chain(permits)
+        let numbers = self.max_renewals.iter_mut().chain(&mut self.min_replicas);
+        durations.chain(numbers).chain(permits)
     }
 }
 
@@ -241,10 +246,17 @@ fn boolean(name: &str, value: &Expr) -> syn::Result<bool> {
 }
 
 const MAX_RENEWALS: Counted = Counted {
-    zero: "`max_renewals` cannot be zero: write `renew = false` for a lock that is never renewed",
+    zero: Some("`max_renewals` cannot be zero: write `renew = false` for a lock that is never renewed"),
     written: ("max_renewals = ", ""),
     name: "max_renewals",
     other: "`max_renewals` takes a number of 1 or more, such as `max_renewals = 30`",
+};
+
+const MIN_REPLICAS: Counted = Counted {
+    zero: None,
+    written: ("min_replicas = ", ""),
+    name: "min_replicas",
+    other: "`min_replicas` takes a number, such as `min_replicas = 1`",
 };
 
 /// Reports arguments that cannot be combined, each at the argument to remove.

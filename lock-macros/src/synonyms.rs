@@ -9,7 +9,7 @@ use crate::mode;
 use crate::suggest;
 
 /// The words of other libraries for each argument, folded.
-const ELSEWHERE: [(&str, &str); 18] = [
+const ELSEWHERE: [(&str, &str); 19] = [
     (
         "key",
         "name resourcekey resource lockkey lockname keyexpression path value",
@@ -45,6 +45,10 @@ const ELSEWHERE: [(&str, &str); 18] = [
     ),
     ("lock_delay", "lockdelay delay graceperiod cooldown quarantine"),
     ("at_least", "lockatleastfor minhold minimumhold hold"),
+    (
+        "min_replicas",
+        "replicas waitreplicas numreplicas minslaves slaves acks acknowledgements",
+    ),
     ("fencing", "fence fenced fencingtoken token"),
     ("fair", "fairness isfair fairlock fairqueue fifo ordered queued"),
     ("release", "pipeline pipelined pipelining onrelease releasemode unlock"),

@@ -119,7 +119,32 @@ impl Template {
                 format!("keys that start with `{RESERVED}` are kept for the library: choose another name"),
             );
         }
+        if self.makes == Makes::Key {
+            self.check_tag(errors);
+        }
         self.check_injective(errors);
+    }
+
+    /// Reports a `}` that ends no tag: in a cluster, the name of such a key's queue has another slot.
+    fn check_tag(&self, errors: &mut Errors) {
+        let mut shape = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => shape += text,
+                // What it inserts is known at run time only.
+                Part::Insert(insert) if insert.raw => return,
+                // An encoded value has no braces.
+                Part::Insert(_) => shape.push('v'),
+            }
+        }
+        let tag = shape.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+        if shape.contains('}') && tag.is_none_or(|(tag, _)| tag.is_empty()) {
+            errors.at(
+                self.span,
+                "the key has a `}` that ends no tag, so that in a Redis Cluster it and its queue would lie on different nodes: leave the brace out, \
+                 or put a part of the key in braces, such as `{order:<id>}`",
+            );
+        }
     }
 
     /// Reports two values without a [separator](separates) between them. Encoded values never

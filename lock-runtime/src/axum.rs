@@ -14,7 +14,7 @@ use crate::error::{LockError, chain};
 ///   rest of the lease alone would be a poor estimate: it is long, renewed while the holder works,
 ///   and the lock is often released sooner.)
 /// - 409 Conflict for `Lost`.
-/// - 503 Service Unavailable for `Store`, `Closed` and `Hung`; with
+/// - 503 Service Unavailable for `Store`, `TooFewReplicas`, `Closed` and `Hung`; with
 ///   [`retry_after`](LockError::retry_after) as the `Retry-After` where there is one.
 /// - 400 Bad Request for a key that a value in the request made invalid.
 /// - 500 for mistakes in the service.
@@ -26,7 +26,9 @@ impl IntoResponse for LockError {
                 409,
                 "the lock was lost while the request was being worked on, try again",
             ),
-            Self::Store { .. } | Self::Closed { .. } | Self::Hung { .. } => (503, "locks are not available, try again"),
+            Self::Store { .. } | Self::TooFewReplicas { .. } | Self::Closed { .. } | Self::Hung { .. } => {
+                (503, "locks are not available, try again")
+            }
             Self::InvalidKey { .. } => (400, "a value in the request cannot be used in a lock key"),
             Self::WouldDeadlock { .. }
             | Self::InvalidLease { .. }

@@ -131,6 +131,21 @@ pub enum LockError {
         /// The key, without the manager's prefix.
         key: Box<str>,
     },
+    /// Fewer replicas than `min_replicas` had the lock in time, so it was given back. The body was not
+    /// run.
+    #[error(
+        "lock `{key}` was given back, since {acknowledged} of the {wanted} replicas that `min_replicas` asks for had it in time; see \
+         that the replicas are connected and keep up (`INFO replication`), or ask for fewer"
+    )]
+    #[non_exhaustive]
+    TooFewReplicas {
+        /// The key, without the manager's prefix.
+        key: Box<str>,
+        /// The number of replicas that had the lock.
+        acknowledged: u32,
+        /// The number of replicas that the call asked for.
+        wanted: u32,
+    },
     /// The store refused, or could not be reached, for the whole `wait`.
     #[error("lock `{key}`: the store failed")]
     #[non_exhaustive]
@@ -360,6 +375,7 @@ impl LockError {
             | Self::InvalidMode { key, .. }
             | Self::NotConfigured { key }
             | Self::Closed { key }
+            | Self::TooFewReplicas { key, .. }
             | Self::Store { key, .. } => key,
         }
     }
@@ -389,15 +405,17 @@ impl LockError {
             Self::InvalidMode { .. } => "invalid_mode",
             Self::NotConfigured { .. } => "not_configured",
             Self::Closed { .. } => "closed",
+            Self::TooFewReplicas { .. } => "too_few_replicas",
             Self::Store { .. } => "store",
         }
     }
 
     /// Returns `true` if the same call may succeed later, without a change of the program, its
-    /// settings or the store's: another holder had the lock, the lock was lost, or the store failed
-    /// for the moment.
+    /// settings or the store's: another holder had the lock, the lock was lost, too few replicas had
+    /// it, or the store failed for the moment.
     ///
-    /// The result says nothing about the body. After [`Busy`](Self::Busy) the body has not run;
+    /// The result says nothing about the body. After [`Busy`](Self::Busy) and
+    /// [`TooFewReplicas`](Self::TooFewReplicas) the body has not run;
     /// after [`Lost`](Self::Lost) it has run in part, or to its end, and another call repeats what
     /// it did. After [`Store`](Self::Store), the body of an annotated function or of
     /// [`LockRequest::run`](crate::LockRequest::run) has not run. From
@@ -406,7 +424,7 @@ impl LockError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Busy { .. } => true,
+            Self::Busy { .. } | Self::TooFewReplicas { .. } => true,
             Self::Lost { reason, .. } => *reason != LostReason::Forked,
             Self::Store { source, .. } => !source.is_permanent(),
             Self::Hung { .. }
@@ -422,13 +440,14 @@ impl LockError {
     /// Returns the time after which another call has a chance, where there is an estimate.
     ///
     /// For [`Busy`](Self::Busy), this is the rest of the holder's lease as far as known. The holder
-    /// may release sooner, or renew. For a [`Store`](Self::Store) that failed for the moment, it is
-    /// one second: the library connects again after at most 100 ms, and a server that restarts or
+    /// may release sooner, or renew. For [`TooFewReplicas`](Self::TooFewReplicas), and for a
+    /// [`Store`](Self::Store) that failed for the moment, it is one second: the library connects again after at most 100 ms, and a server that restarts or
     /// fails over needs longer. `None` for all others.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Busy { retry_after, .. } => *retry_after,
+            Self::TooFewReplicas { .. } => Some(Duration::from_secs(1)),
             Self::Store { .. } if self.is_retryable() => Some(Duration::from_secs(1)),
             _ => None,
         }
@@ -644,6 +663,15 @@ mod tests {
                 "lock `inventory:7` was asked for or held while its manager shut down; stop calling locked functions before `shutdown()`",
             ),
             (
+                LockError::TooFewReplicas {
+                    key: key(),
+                    acknowledged: 1,
+                    wanted: 2,
+                },
+                "lock `inventory:7` was given back, since 1 of the 2 replicas that `min_replicas` asks for had it in time; see that the \
+                 replicas are connected and keep up (`INFO replication`), or ask for fewer",
+            ),
+            (
                 store(StoreError::transient(refused())),
                 "lock `inventory:7`: the store failed: connection refused; check that the store is up and reachable, then try again",
             ),
@@ -732,12 +760,14 @@ mod tests {
                 KeyProblem::TooLong(_) => 10,
                 KeyProblem::Reserved => 11,
                 KeyProblem::Display => 12,
+                KeyProblem::NoTag => 19,
             },
             LockError::InvalidLease { .. } => 13,
             LockError::InvalidMode { .. } => 14,
             LockError::NotConfigured { .. } => 15,
             LockError::Closed { .. } => 16,
             LockError::Store { .. } => 17,
+            LockError::TooFewReplicas { .. } => 18,
         }
     }
 
@@ -774,7 +804,7 @@ mod tests {
             assert_eq!(Chain(&error).to_string(), text);
             assert_eq!(text.matches("; ").count().min(1), 1, "what to do is missing: {text}");
         }
-        assert_complete(texts().iter().map(|(error, _)| number(error)), 18);
+        assert_complete(texts().iter().map(|(error, _)| number(error)), 19);
         assert_complete(config_texts().iter().map(|(error, _)| config_number(error)), 5);
     }
 
@@ -815,7 +845,7 @@ mod tests {
                 LockError::Busy { retry_after, .. } => (true, *retry_after),
                 LockError::Lost { reason, .. } => (*reason != LostReason::Forked, None),
                 LockError::Store { source, .. } if source.is_permanent() => (false, None),
-                LockError::Store { .. } => (true, second),
+                LockError::Store { .. } | LockError::TooFewReplicas { .. } => (true, second),
                 _ => (false, None),
             };
             assert_eq!(

@@ -80,6 +80,13 @@ pub enum KeyProblem {
     /// The key starts with `%lock-`, which is reserved for the library.
     #[error("keys that start with `{RESERVED}` are kept for the library; choose another name")]
     Reserved,
+    /// The store is a cluster, and the key has a `}` that ends no tag: the key and its queue would lie
+    /// on different nodes.
+    #[error(
+        "in a cluster it and its queue would lie on different nodes, since it has a `}}` that ends no tag; leave that out, or put a part of the key in \
+         braces, as its tag"
+    )]
+    NoTag,
     /// The `Display` of an inserted value returned an error.
     #[error("a value's `Display` failed; insert a value that can be written as text")]
     Display,

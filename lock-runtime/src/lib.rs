@@ -14,7 +14,7 @@
 //! }
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! lock_runtime::init("memory://").await?; // in a service: redis://, rediss://, redis+sentinel:// or unix://
+//! lock_runtime::init("memory://").await?; // in a service: redis://, redis+sentinel://, redis+cluster://, unix://
 //! reduce_stock(7, 1).await?;
 //! # Ok(())
 //! # }
@@ -36,7 +36,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `tls` | `rediss://`, `valkeys://` and `rediss+sentinel://`, by rustls |
+//! | `tls` | `rediss://`, `valkeys://`, `rediss+sentinel://` and `rediss+cluster://`, by rustls |
 //! | `axum` | `IntoResponse` for [`LockError`]: 423 with `Retry-After`, 409, 503, 400 or 500 |
 //! | `legacy-setnx` | `LockManagerBuilder::legacy_setnx`: locks shared with services that use the pattern from before Redis 2.6.12 |
 //! | `custom-store` | the module `store` and `LockManagerBuilder::store`: for authors of stores, and for managers that share a store |
@@ -97,9 +97,11 @@ pub use lock_macros::distributed_lock;
 pub use manager::global::{global, init, init_with};
 pub use manager::{LockManager, LockManagerBuilder, LockRequest};
 pub use stats::Stats;
+pub use store::health::{Health, HealthChanges, ServerHealth, ServerRole, ServerState};
 pub use store::holder::Holder;
 pub use store::info::{HolderInfo, LockInfo};
 pub use store::limits::{MAX_LEASE, MIN_LEASE};
+pub use store::redis::credentials::Credentials;
 #[cfg(lock_simulation)]
 #[doc(hidden)]
 pub use store::redis::script_texts;

@@ -99,6 +99,26 @@ async fn renewals_literal() -> Shop<String> {
     Ok(locked_key().await)
 }
 
+#[distributed_lock(key = "replicas", min_replicas = REPLICAS)]
+async fn replicas() -> Shop<String> {
+    Ok(locked_key().await)
+}
+
+#[distributed_lock(key = "replicas literal", min_replicas = 0)]
+async fn replicas_literal() -> Shop<String> {
+    Ok(locked_key().await)
+}
+
+const REPLICAS: u32 = 1;
+
+/// The store in memory has as many as are wanted.
+#[tokio::test]
+async fn the_number_of_replicas_is_set() {
+    start().await;
+    assert_eq!(replicas().await.unwrap(), "replicas");
+    assert_eq!(replicas_literal().await.unwrap(), "replicas literal");
+}
+
 #[tokio::test]
 async fn renewal_and_loss_are_set() {
     start().await;

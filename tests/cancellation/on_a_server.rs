@@ -2,6 +2,7 @@
 //!
 //! The lease is far longer than the harness's patience, so that no expiry can hide a lock that was left behind.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use lock_runtime::{Backoff, LockError, LockManager, distributed_lock};
@@ -155,7 +156,7 @@ impl<'a> Scene<'a> {
         let proxy = Proxy::to(server);
         // Healthy calls must not meet a time-out on a busy machine, and those that meet one must not take long.
         let hurried = !matches!(case.fault, Fault::None | Fault::Handed);
-        let (wait, response) = if hurried { (600, 300) } else { (20_000, 10_000) };
+        let (wait, response) = if hurried { (2_000, 1_000) } else { (20_000, 10_000) };
         let manager = LockManager::builder(&proxy.url())
             .prefix("")
             .default_lease(LEASE)
@@ -194,8 +195,9 @@ impl<'a> Scene<'a> {
         }
     }
 
-    async fn run(self, case: Case, polls: usize) -> bool {
-        let ended = drop_after(polls, call(self.manager.clone(), case.call, self.key.clone())).await;
+    /// Returns the proxy, which the dropped manager still needs for what it owes to the store.
+    async fn run(self, case: Case, polls: usize) -> Proxy {
+        drop_after(polls, call(self.manager.clone(), case.call, self.key.clone())).await;
         let dropped = Stamp::now();
         // What is held now comes late; the silent connections stay silent.
         self.proxy.heal();
@@ -247,8 +249,10 @@ impl<'a> Scene<'a> {
                 Some("next"),
                 "{case:?} after poll {polls}"
             );
+            // A lock that is no lock would be asked for until the lease is over.
+            self.server.cmd(&["DEL", key]);
         }
-        ended.is_some()
+        self.proxy
     }
 
     /// A lock that the watchdog still watched would be checked before a new one is, since its key has changed and it is the older
@@ -314,7 +318,8 @@ async fn hand_over_later(server: &Server, call: Call, key: &str) {
     });
 }
 
-/// Counts the polls of an undisturbed end, then drops the same call after each of them, all at once.
+/// Counts the polls of an undisturbed end, then drops the same call after each of them, eight at once. In the end the managers,
+/// which are dropped as well, have nothing left to do, and so no connection.
 async fn drop_at_every_await(server: &Server, case: Case) {
     let scene = Scene::set(server, &case, 0).await;
     let polls = count_polls(call(scene.manager.clone(), case.call, scene.key.clone())).await;
@@ -322,16 +327,26 @@ async fn drop_at_every_await(server: &Server, case: Case) {
     let met = scene.hit.as_ref().is_none_or(|hit| hit.times() > 0);
     assert!(met || !case.warm, "{case:?} meets no fault");
     scene.proxy.heal();
+    // Without its proxy, a manager that owes a release would connect in vain again and again, for the lease or longer.
+    let proxies = RefCell::new(Vec::new());
     // The number is not the same each time: it depends on what is ready when.
     let most = (polls + 3).min(24);
     let scenes: Vec<_> = (0..=most).collect();
     for scenes in scenes.chunks(8) {
         let mut ended = Vec::new();
         for polls in scenes {
-            ended.push(async { Scene::set(server, &case, *polls).await.run(case.clone(), *polls).await });
+            ended.push(async {
+                let proxy = Scene::set(server, &case, *polls).await.run(case.clone(), *polls).await;
+                proxies.borrow_mut().push(proxy);
+            });
         }
         join_all(ended).await;
     }
+    eventually(
+        &format!("the dropped managers to close their connections, {case:?}"),
+        || async { proxies.borrow().iter().all(|proxy| proxy.connections() == 0) },
+    )
+    .await;
 }
 
 /// Runs futures that borrow side by side.

@@ -26,6 +26,14 @@ mod on_a_server {
     keeps_all!(crate::place::OnServer::start());
 }
 
+mod with_the_documented_permissions {
+    keeps_all!(crate::place::AsTheDocumentedUser::start());
+}
+
+mod behind_a_cluster {
+    keeps_all!(crate::place::BehindCluster::start());
+}
+
 mod behind_sentinels {
     keeps_all!(crate::place::BehindSentinels::start());
 }

@@ -3,17 +3,17 @@
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use lock_runtime::store::memory::MemoryStore;
-use lock_runtime::store::redis::RedisStore;
+use lock_runtime::store::redis::{ClusterStore, RedisStore};
 use lock_runtime::store::{
     AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, ContentionSlot, Fence, LockStore, Ownership, QueueOutcome,
     QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
 };
 use lock_runtime::{BootClock, Clock, FencingToken, LockError, LostReason, TokioClock};
-use lock_tests::{PATIENCE, SentinelGroup, Server};
+use lock_tests::{ClusterGroup, PATIENCE, SentinelGroup, Server};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
@@ -36,6 +36,11 @@ pub(crate) trait Place {
 
     /// The clock that its grants are dated by.
     fn clock(&self) -> Arc<dyn Clock>;
+
+    /// Whether the store keeps locks under this key.
+    fn keeps(&self, key: &str) -> bool {
+        self.store().refuses(key).is_none()
+    }
 
     /// A client with a value of its own.
     fn client(&self, value: &str) -> Client {
@@ -186,6 +191,48 @@ impl Place for BehindSentinels {
     }
 }
 
+/// A cluster. All tests share its processes, since it takes seconds to start, and have it in turn, since it has one database.
+pub(crate) struct BehindCluster {
+    cluster: &'static ClusterGroup,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl BehindCluster {
+    pub(crate) fn start() -> Self {
+        static CLUSTER: OnceLock<ClusterGroup> = OnceLock::new();
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = || std::thread::spawn(|| OnServer::runtime_of().block_on(ClusterGroup::start_steady())).join();
+        let cluster = CLUSTER.get_or_init(|| start().unwrap());
+        for master in cluster.masters() {
+            master.cmd(&["FLUSHALL"]);
+        }
+        Self { cluster, _turn: turn }
+    }
+}
+
+impl Place for BehindCluster {
+    fn store(&self) -> Arc<dyn LockStore> {
+        Arc::new(ClusterStore::open(&self.cluster.url(), "").unwrap())
+    }
+
+    async fn age(&self, span: Duration) {
+        assert_eq!(span.as_millis() % STEP.as_millis(), 0);
+        let (step, span) = (STEP.as_millis().to_string(), span.as_millis().to_string());
+        for master in self.cluster.masters() {
+            master.cmd(&["EVAL", AGE, "0", &step, &span]);
+        }
+    }
+
+    fn runtime(&self) -> Runtime {
+        OnServer::runtime_of()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(BootClock)
+    }
+}
+
 impl Place for OnServer {
     fn store(&self) -> Arc<dyn LockStore> {
         Arc::new(RedisStore::open(&self.0.url(), "").unwrap())
@@ -208,6 +255,48 @@ impl Place for OnServer {
 
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(BootClock)
+    }
+}
+
+/// A server that lets its clients do what `docs/operations.md` asks for, and nothing else.
+pub(crate) struct AsTheDocumentedUser(OnServer);
+
+impl AsTheDocumentedUser {
+    pub(crate) fn start() -> Self {
+        let server = Server::start();
+        let page = include_str!("../../docs/operations.md");
+        let (_, table) = page.split_once("| to | allow |").unwrap();
+        let (table, _) = table.split_once("\n\n").unwrap();
+        // The clients of a place have no prefix, and in a table a `|` is written so.
+        let rules = table.replace("dist_lock:", "").replace("\\|", "|");
+        let rules = rules
+            .lines()
+            .filter_map(|row| row.split('`').rfind(|rules| rules.contains('+')));
+        let mut user = vec!["ACL", "SETUSER", "app", "reset", "on", ">secret"];
+        user.extend(rules.flat_map(|rules| rules.split(' ')));
+        // To list locks.
+        user.push("+scan");
+        server.cmd(&user);
+        Self(OnServer(server))
+    }
+}
+
+impl Place for AsTheDocumentedUser {
+    fn store(&self) -> Arc<dyn LockStore> {
+        let url = self.0.0.url().replace("redis://", "redis://app:secret@");
+        Arc::new(RedisStore::open(&url, "").unwrap())
+    }
+
+    async fn age(&self, span: Duration) {
+        self.0.age(span).await;
+    }
+
+    fn runtime(&self) -> Runtime {
+        self.0.runtime()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.0.clock()
     }
 }
 
@@ -248,12 +337,15 @@ pub(crate) fn token(name: &str) -> String {
 
 pub(crate) const GRANTED: Attempt = Attempt::Granted { fence: None };
 
-/// Asks again after an attempt to connect that met its time-out, which a store without a manager cannot change.
-/// Such a request was never sent.
+/// Asks again after an attempt to connect that met its time-out, or for which no sentinel answered within its own, which a store
+/// without a manager cannot change. Such a request was never sent.
 async fn sent<'a, T>(ask: impl Fn() -> StoreFuture<'a, T>) -> Result<T, StoreError> {
     for _ in 0..5 {
         match ask().await {
-            Err(error) if error.to_string().starts_with("no connection within") => {}
+            Err(error)
+                if ["no connection within", "no sentinel names the master"]
+                    .iter()
+                    .any(|late| error.to_string().starts_with(late)) => {}
             answer => return answer,
         }
     }

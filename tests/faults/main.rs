@@ -4,11 +4,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod client;
+mod credentials;
+mod health;
 mod keys;
 mod loss;
 mod network;
 mod release;
+mod replicas;
 mod server;
+mod setup;
 mod stage;
 mod telemetry;
 mod watchdog;

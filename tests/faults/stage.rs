@@ -35,7 +35,12 @@ pub(crate) async fn connected_by(url: &str, clock: &JumpingClock) -> LockManager
 
 /// A connected manager for answers that never come, with a short response time-out.
 pub(crate) async fn hurried(url: &str) -> LockManager {
-    let locks = LockManager::builder(url).response_timeout(ANSWER).build().unwrap();
+    answered_within(url, ANSWER).await
+}
+
+/// A connected manager with this response time-out.
+pub(crate) async fn answered_within(url: &str, limit: Duration) -> LockManager {
+    let locks = LockManager::builder(url).response_timeout(limit).build().unwrap();
     eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
     locks
 }

@@ -11,7 +11,7 @@ use lock_runtime::store::{
     AcquireRequest, Attempt, Fence, Lane, LockStore, LossHint, LossReceiver, Ownership, ReleaseRequest, RenewRequest,
     StoreFuture,
 };
-use lock_runtime::{Clock, LockError, LockGuard, LockManager, LostReason, Moment, OnLost, current};
+use lock_runtime::{Clock, LockError, LockGuard, LockManager, LostReason, Moment, OnLost, ServerState, current};
 use lock_tests::patience::eventually_blocking;
 use lock_tests::{PATIENCE, Proxy, Server, Stamp, cases, eventually, lock_child};
 
@@ -211,6 +211,9 @@ fn a_hundred_thousand_locks_are_renewed_in_time_by_one_thread() {
     let count = 100_000;
     let lease = Duration::from_secs(20);
     let mut child = lock_child!("many", server.url(), count.to_string(), lease.as_millis().to_string()).spawn();
+    for tenth in 1..10 {
+        child.line_blocking(&format!("taken {} locks", tenth * count / 10));
+    }
     let held = child.line_blocking("held");
     let [threads, threads_after, tasks, tasks_after] = held.words()[..] else {
         panic!("{held:?}")
@@ -332,6 +335,40 @@ fn a_waker_that_acts_at_once_does_not_stop_the_lock_thread() {
         })
         .await;
     });
+}
+
+#[test]
+fn a_waker_that_acts_at_once_on_the_state_of_a_server_does_not_stop_the_lock_thread() {
+    let server = Server::start();
+    let locks = LockManager::builder(&server.url())
+        .response_timeout(Duration::from_millis(300))
+        .build()
+        .unwrap();
+    let mut changes = locks.health_changes();
+    let (tells, told) = std::sync::mpsc::channel();
+    let call = {
+        let locks = locks.clone();
+        async move {
+            // On the lock thread, which tells it.
+            while let Some(health) = changes.next().await {
+                drop(locks.lock("k").try_acquire().await);
+                tells.send(health.servers[0].state).unwrap();
+            }
+        }
+    };
+    Arc::new(Inline(Mutex::new(Some(Box::pin(call))))).wake();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    drop(runtime.block_on(locks.lock("first").wait(PATIENCE).acquire()).unwrap());
+    let told = |state| while told.recv_timeout(PATIENCE).expect("the state is told") != state {};
+    for _ in 0..3 {
+        told(ServerState::Connected);
+        server.kill();
+        told(ServerState::Down);
+        server.start_again();
+    }
 }
 
 /// A store that answers no renewal.

@@ -33,7 +33,9 @@ async fn the_sum_stays(accounts: usize, processes: usize, tasks: usize, rounds: 
         OPENING * i64::try_from(accounts).unwrap(),
         "{balances:?}"
     );
-    assert!(balances.iter().any(|balance| *balance != OPENING), "nothing was moved");
+    // The balances may be what they were in the beginning.
+    let moved: usize = bank.ask(&["GET", "moved"]);
+    assert!(moved >= transferred, "{moved} in {transferred} transfers");
 }
 
 cases! {

@@ -24,11 +24,11 @@ plant dropped-locks-without-hurry lock-runtime/src/hold/upkeep/releaser.rs \
     promises giving_back::a_dropped_lock_does_not_wait_behind_thousands_of_places_on_a_silent_connection \
     'the lock was free after'
 
-plant no-room-for-ever lock-runtime/src/store/redis/connection/slot.rs \
-    'if live.heard() == heard && !stood_still {' \
-    'if live.heard() != heard && !stood_still {' \
+plant no-room-for-ever lock-runtime/src/store/redis/connection/idle.rs \
+    'pause = quiet.saturating_sub(silent);' \
+    'pause = (quiet * 100).saturating_sub(silent);' \
     promises giving_back::an_unanswered_lock_does_not_wait_behind_thousands_of_places_on_a_silent_connection \
-    'the lock was free after'
+    'the lock '
 
 plant refused-places-left lock-runtime/src/hold/upkeep/releaser.rs \
     '(false, PLACE_REFUSED, PLACE_KEPT)' \

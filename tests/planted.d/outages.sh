@@ -34,7 +34,7 @@ plant asks-about-the-youngest lock-runtime/src/hold/upkeep/checked.rs \
 
 plant return-unheard lock-runtime/src/store/redis/connection/slot.rs \
     'if is_up && was_down {' \
-    'if is_up && was_down && self.slot.0.home.is_none() {' \
+    'if is_up && was_down && inner.home.is_none() {' \
     promises outages::every_lock_is_checked_when_any_connection_is_back \
     'the old body ran on for'
 

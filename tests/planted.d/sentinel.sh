@@ -1,14 +1,14 @@
 # Faults in following a master. Read by ../planted.
 
 plant former-master-still-awaited lock-runtime/src/store/redis/connection/slot.rs \
-    '() = self.0.server.place.moved_on(live.generation) => {' \
+    '() = self.inner.server.place.moved_on(live.generation) => {' \
     '() = std::future::pending::<()>() => {' \
     sentinel failover::a_call_that_a_silent_master_owes_an_answer_goes_on_at_the_next_one \
     'Elapsed'
 
 plant replica-taken-for-master lock-runtime/src/store/redis/connection/slot.rs \
-    'if server.is_replica && self.0.server.place.is_followed() {' \
-    'if server.is_replica && !self.0.server.place.is_followed() {' \
+    'if server.is_replica && self.inner.server.place.is_followed() {' \
+    'if server.is_replica && !self.inner.server.place.is_followed() {' \
     sentinel finding::a_replica_that_sentinels_name_is_not_used \
     'READONLY'
 
@@ -31,8 +31,8 @@ plant hosts-of-the-url-only lock-runtime/src/store/redis/sentinel/mod.rs \
     'a lock on the new master'
 
 plant releases-of-the-former-forgotten lock-runtime/src/store/redis/connection/released.rs \
-    '(since <= UNHEARD_FOR).then_some(release)' \
-    '(since > UNHEARD_FOR).then_some(release)' \
+    'now.since(*at) <= UNHEARD_FOR);' \
+    'now.since(*at) > UNHEARD_FOR);' \
     sentinel failover::a_lock_that_the_former_master_released_after_the_promotion_is_released_at_the_new_one \
     'the release on the new master'
 
@@ -47,3 +47,15 @@ plant permanent-for-those-who-have-not-answered lock-runtime/src/store/redis/sen
     'None if !is_complete && !is_late => Decision::Wait,' \
     lib store::redis::sentinel::agreement::tests::one_that_refuses_for_good_does_not_speak_for_those_that_are_slow \
     'wait'
+
+plant expiry-not-restored-after-a-move lock-runtime/src/store/redis/connection/runtime_connections.rs \
+    'connections.background.has_moved();' \
+    '' \
+    sentinel failover::a_lock_whose_last_renewal_the_new_master_does_not_know_lasts_as_long_as_promised \
+    'the expiry that the lock was given'
+
+plant places-kept-at-the-next-master lock-runtime/src/store/redis/mod.rs \
+    'self.commands.note_released(|| self.leave_of(request));' \
+    '' \
+    sentinel failover::the_new_master_does_not_offer_the_lock_to_calls_that_have_had_it \
+    'Busy'

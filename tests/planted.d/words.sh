@@ -13,9 +13,9 @@ plant open-flight lock-runtime/src/attribute/mod.rs \
     'a call got a result from before the write'
 
 plant cluster-as-permission lock-runtime/src/store/redis/connection/failure.rs \
-    'Some("CROSSSLOT" | "MOVED" | "ASK")' \
-    'Some("MOVED" | "ASK")' \
-    promises words::a_node_of_a_cluster_is_called_that \
+    'let text = format!("the server is a node of a cluster: {text}");' \
+    '' \
+    promises words::a_key_that_is_on_another_node_is_told_as_that \
     '"node of a cluster" is missing'
 
 plant commas-split-keys lock-runtime/src/diagnostics/lock_order.rs \

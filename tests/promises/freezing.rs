@@ -10,8 +10,9 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lock_runtime::{LockError, LockManager, LockRequest, distributed_lock};
+use lock_runtime::{LockError, LockManager, LockRequest, ServerState, distributed_lock};
 use lock_tests::clock::watch_pauses;
+use lock_tests::proxy::Close;
 use lock_tests::{Alone, Flow, PATIENCE, Proxy, Server, Stamp, eventually};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -574,4 +575,26 @@ async fn a_connection_that_hangs_while_the_runtime_stands_still_is_made_anew_soo
     let second = locks.lock("second").wait(limit / 2).run(async {}).await;
     assert!(second.is_ok(), "a call waited for a connection from before: {second:?}");
     assert!(first.await.unwrap().is_ok());
+}
+
+/// It is polled once, while there is no connection to send it on. Its lock expires, since nobody renews it any more.
+#[tokio::test]
+async fn a_release_that_stands_still_before_it_is_sent_holds_up_no_call_of_its_process() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = manager_at(&proxy.url());
+    let lease = Duration::from_secs(3);
+    let guard = locks.lock("k").lease(lease).acquire().await.unwrap();
+    proxy.refuse(true);
+    proxy.cut(Close::Reset);
+    eventually("the loss of every connection", || async {
+        locks.health().servers[0].state == ServerState::Down
+    })
+    .await;
+    let mut release = Box::pin(guard.release());
+    assert!(poll_fn(|cx| Poll::Ready(release.as_mut().poll(cx).is_pending())).await);
+    proxy.refuse(false);
+    let next = timeout(SOON, locks.lock("k").acquire()).await;
+    next.expect("it is held up").unwrap().release().await.unwrap();
+    drop(release);
 }

@@ -1,5 +1,6 @@
 //! Outages of the server: renewals, releases and waits after its return.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,6 +18,34 @@ async fn connected(url: &str) -> LockManager {
     let locks = LockManager::builder(url).build().unwrap();
     eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
     locks
+}
+
+/// Nobody calls, and nothing is held or waits.
+#[tokio::test]
+async fn an_idle_connection_that_falls_silent_is_replaced_before_a_call_needs_it() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = connected(&proxy.url()).await;
+    locks.lock("first").acquire().await.unwrap().release().await.unwrap();
+    let (before, silent) = (proxy.accepted(), u64::try_from(proxy.connections()).unwrap());
+    assert!(silent >= 2, "{silent} connections");
+    // Nothing is closed. A connection that has lost a command stays silent.
+    proxy.both(Flow::Lose);
+    eventually("each connection to be replaced", || async {
+        proxy.accepted() >= before + silent
+    })
+    .await;
+    proxy.heal();
+    let mark = proxy.mark();
+    eventually("an answer on each new connection", || async {
+        let asked = proxy.commands().into_iter().skip(mark);
+        let answered = asked.filter(|command| command.is("HELLO") && command.reply.is_some());
+        let on: HashSet<u64> = answered.map(|command| command.connection).collect();
+        u64::try_from(on.len()).unwrap() >= silent
+    })
+    .await;
+    let guard = locks.lock("second").wait(Duration::ZERO).acquire().await;
+    guard.unwrap().release().await.unwrap();
 }
 
 /// Bodies under way, each with the end of its last poll.
@@ -215,6 +244,9 @@ async fn many_lost_locks_are_found_in_few_round_trips() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
     let mut child = lock_child!("lose-many", proxy.url(), many.to_string(), "300000").spawn();
+    for tenth in 1..10 {
+        child.line(&format!("taken {} locks", tenth * many / 10)).await;
+    }
     child.line("held").await;
     eventually("the server to watch every key", || async {
         server.info("tracking_total_keys").parse::<usize>().unwrap() >= many

@@ -1,5 +1,6 @@
 //! The texts of errors, holders and reports.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,7 +8,9 @@ use std::time::Duration;
 
 use lock_runtime::store::{Receipt, ReleaseRequest, RenewRequest};
 use lock_runtime::{ConfigError, LockError, LockManager, distributed_lock};
+use lock_tests::server::Kind;
 use lock_tests::{Action, Proxy, Server, chain, eventually};
+use tokio::task::JoinSet;
 
 /// So long that nothing ends it but what the test does.
 const LONG: Duration = Duration::from_secs(60);
@@ -137,7 +140,7 @@ async fn a_node_of_a_cluster_is_called_that() {
     })
     .await;
     let error = LockManager::connect(&server.url()).await.unwrap_err();
-    assert_names_cluster(&error, "same slot");
+    assert_names_cluster(&error, "give the cluster's URL, `redis+cluster://");
 }
 
 #[tokio::test]
@@ -279,8 +282,7 @@ async fn what_is_wrong_at_start_up_names_the_server_without_its_password_and_no_
         ("localhost:6379", "it has no scheme"),
         ("http://localhost", "the scheme `http` is not known"),
         ("redis-sentinel://localhost/mymaster", "but `redis+sentinel` is"),
-        ("redis-cluster://localhost", "a cluster is not supported yet"),
-        ("redis+cluster://localhost", "a cluster is not supported yet"),
+        ("redis-cluster://localhost", "but `redis+cluster` is"),
         ("redlock://a,b,c", "a quorum is not supported yet"),
         ("redis://", "Missing hostname"),
     ] {
@@ -407,4 +409,100 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed()
         .await
         .expect("before any renewal");
     assert!(lost.is_lost(), "{lost}");
+}
+
+/// Users who lack one of the permissions do what needs it, and the server notes what it has denied.
+#[tokio::test]
+async fn no_permission_that_the_documents_list_beyond_the_first_line_is_needless() {
+    let server = Arc::new(Server::builder().arg("acllog-max-len", "1000").start());
+    let page = include_str!("../../docs/operations.md");
+    let (_, table) = page.split_once("| to | allow |").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let table: &'static str = table.replace("\\|", "|").leak();
+    let mut rows = table
+        .lines()
+        .filter_map(|row| row.split('`').rfind(|rules| rules.contains('+')));
+    let least: Vec<&str> = rows.next().unwrap().split(' ').collect();
+    let mut others: Vec<&str> = rows.flat_map(|rules| rules.split(' ')).collect();
+    others.push("+scan");
+    others.sort_unstable();
+    others.dedup();
+    // The first one takes permissions away. Redis 6.2 does not note which command of `CLIENT` was denied.
+    others.retain(|rule| *rule != "resetchannels");
+    if !server.version().is_at_least(Kind::Redis, 7, 0) && server.version().kind == Kind::Redis {
+        others.retain(|rule| !rule.starts_with("+client"));
+    }
+
+    // The last user lacks nothing.
+    let mut users = JoinSet::new();
+    for number in 0..=others.len() {
+        let name = format!("user-{number}");
+        let user = ["ACL", "SETUSER", &name, "reset", "resetchannels", "on", ">secret"].into_iter();
+        let rest = others.iter().enumerate().filter(|(other, _)| *other != number);
+        let rest = rest.map(|(_, rule)| *rule);
+        server.cmd(&user.chain(least.iter().copied()).chain(rest).collect::<Vec<_>>());
+        let url = format!("redis://{name}:secret@{}", server.addr());
+        let (server, lacks) = (Arc::clone(&server), others.get(number).copied());
+        users.spawn(async move {
+            let _managers = do_everything(&url, &name).await;
+            // Some of it is done only after a while.
+            if let Some(rule) = lacks {
+                let is_denied = || async { !denied(&server, &name).is_empty() };
+                eventually(&format!("`{rule}` to be missed"), is_denied).await;
+            }
+        });
+    }
+    users.join_all().await;
+    assert_eq!(denied(&server, &format!("user-{}", others.len())), [""; 0]);
+    let rules = others.iter().enumerate();
+    let needless: Vec<&str> = rules
+        .filter(|(number, _)| denied(&server, &format!("user-{number}")).is_empty())
+        .map(|(_, rule)| *rule)
+        .collect();
+    assert_eq!(needless, [""; 0]);
+}
+
+/// What the server has denied a user.
+fn denied(server: &Server, user: &str) -> Vec<String> {
+    let log: Vec<HashMap<String, String>> = server.ask(&["ACL", "LOG", "1000"]);
+    let entries = log.into_iter().filter(|entry| entry["username"] == user);
+    let objects = entries.map(|entry| entry["object"].clone());
+    // The client library tells its name and version, if it may.
+    objects
+        .filter(|object| !["client", "client|setinfo"].contains(&object.as_str()))
+        .collect()
+}
+
+/// Uses all that the table of permissions names, whatever comes of it. Returns the managers, which go on in the background.
+async fn do_everything(url: &str, user: &str) -> [LockManager; 2] {
+    let managers = [0, 1].map(|_| LockManager::builder(url).build().unwrap());
+    let requests = |locks: &LockManager| {
+        let lock = |what: &str| locks.lock(format!("{user}:{what}")).wait(Duration::from_secs(5));
+        [
+            lock("exclusive"),
+            lock("tokens").fencing(),
+            lock("fair").fair(),
+            lock("written").write(),
+            lock("semaphore").semaphore(1),
+            lock("owner").owner(&format!("{locks:p}")),
+            lock("replicated").min_replicas(1),
+        ]
+    };
+    managers[0].check_setup().await.unwrap();
+    let mut calls = JoinSet::new();
+    for locks in &managers {
+        for request in requests(locks) {
+            calls.spawn(request.run(tokio::time::sleep(Duration::from_millis(300))));
+        }
+        calls.spawn(locks.lock(format!("{user}:written")).read().run(async {}));
+    }
+    let everything = calls.join_all();
+    let [locks, _] = &managers;
+    let _ = tokio::join!(
+        everything,
+        locks.inspect("exclusive"),
+        locks.list("*"),
+        locks.force_release("nothing")
+    );
+    managers
 }

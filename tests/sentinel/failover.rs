@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use lock_runtime::{LockError, LockManager, LostReason};
+use lock_runtime::{LockError, LockManager, LostReason, ServerRole, ServerState};
 use lock_tests::clock::ticking;
-use lock_tests::sentinel::SentinelGroup;
-use lock_tests::{PATIENCE, Stamp, eventually};
+use lock_tests::sentinel::{MASTER_NAME, SentinelGroup};
+use lock_tests::{PATIENCE, Server, Stamp, eventually};
+use redis::Value;
 
-const KEY: &str = "dist_lock:stock:7";
+pub(crate) const KEY: &str = "dist_lock:stock:7";
 
-async fn connected(group: &SentinelGroup) -> LockManager {
+pub(crate) async fn connected(group: &SentinelGroup) -> LockManager {
     let locks = LockManager::builder(&group.url())
         .default_wait(PATIENCE)
         .default_lease(Duration::from_secs(60))
@@ -35,7 +36,7 @@ async fn held(
     body
 }
 
-async fn replicated(group: &SentinelGroup) {
+pub(crate) async fn replicated(group: &SentinelGroup) {
     for port in group.node_ports() {
         eventually("the lock on every server", || async { group.server(port).exists(KEY) }).await;
     }
@@ -77,6 +78,34 @@ async fn a_lock_that_the_new_master_knows_stays_held_and_is_released_there() {
         }
         group.settled().await;
     }
+}
+
+#[tokio::test]
+async fn a_lock_whose_last_renewal_the_new_master_does_not_know_lasts_as_long_as_promised() {
+    let group = SentinelGroup::start().await;
+    let locks = connected(&group).await;
+    let guard = locks.lock("stock:7").acquire().await.unwrap();
+    replicated(&group).await;
+    let former = group.master().await;
+    for replica in group.node_ports().into_iter().filter(|port| *port != former) {
+        let replica = group.server(replica);
+        replica.cmd(&["CONFIG", "SET", "replica-read-only", "no"]);
+        replica.cmd(&["PEXPIRE", KEY, "30000"]);
+        replica.cmd(&["CONFIG", "SET", "replica-read-only", "yes"]);
+    }
+    group.failover().await;
+    let (present, _) = group.wait_for_master_other_than(former).await;
+    eventually("the expiry that the lock was given", || async {
+        matches!(group.server(present).cmd(&["PTTL", KEY]), Value::Int(left) if left > 30_000)
+    })
+    .await;
+    assert_eq!(
+        guard.handle().renewals(),
+        0,
+        "a lock was renewed before it was due: {guard:?}"
+    );
+    assert!(guard.handle().remaining() > Duration::from_secs(20));
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -216,4 +245,149 @@ async fn a_pipelined_release_that_the_former_master_answers_too_late_is_sent_to_
         !group.server(present).exists(KEY)
     })
     .await;
+}
+
+/// Its key has a lock of another kind at the new master, as after the mode of an annotation was changed.
+#[tokio::test]
+async fn a_release_that_the_new_master_refuses_keeps_no_other_from_being_repeated() {
+    const LOCKS: usize = 250;
+    let group = SentinelGroup::start().await;
+    let locks = connected(&group).await;
+    let mut guards = Vec::new();
+    for number in 0..LOCKS {
+        guards.push(locks.lock(format!("stock:{number}")).acquire().await.unwrap());
+    }
+    let key = |number: usize| format!("dist_lock:stock:{number}");
+    let former = group.master().await;
+    let replicas: Vec<u16> = group.node_ports().into_iter().filter(|port| *port != former).collect();
+    for replica in &replicas {
+        let replica = group.server(*replica);
+        eventually("the locks on every server", || async {
+            (0..LOCKS).all(|number| replica.exists(&key(number)))
+        })
+        .await;
+        replica.cmd(&["CONFIG", "SET", "replica-read-only", "no"]);
+        for refused in [0, LOCKS - 1] {
+            replica.cmd(&["DEL", &key(refused)]);
+            replica.cmd(&["ZADD", &key(refused), "9e12", "another"]);
+        }
+        replica.cmd(&["CONFIG", "SET", "replica-read-only", "yes"]);
+        // What the master does from here on reaches no replica.
+        replica.pause();
+    }
+    group.server(former).cmd(&["CLIENT", "KILL", "TYPE", "replica"]);
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    group.server(former).kill();
+    for replica in &replicas {
+        group.resume(*replica);
+    }
+    let (present, _) = group.wait_for_master_other_than(former).await;
+    eventually("all others to be released at the new master", || async {
+        (1..LOCKS - 1).all(|number| !group.server(present).exists(&key(number)))
+    })
+    .await;
+}
+
+/// The new master has the queue as it was before all calls got the lock.
+#[tokio::test]
+async fn the_new_master_does_not_offer_the_lock_to_calls_that_have_had_it() {
+    const CALLS: usize = 20;
+    let group = SentinelGroup::start().await;
+    let locks = connected(&group).await;
+    // Its release is not known to the manager.
+    let foreign = group.server(group.master().await);
+    foreign.cmd(&["SET", KEY, "foreign", "PX", "600000"]);
+    let calls: Vec<_> = (0..CALLS)
+        .map(|_| tokio::spawn(locks.lock("stock:7").fair().run(async {})))
+        .collect();
+    let queue = format!("dist_lock:%lock-queue:{{{KEY}}}");
+    let in_queue = |port| {
+        let Value::Array(members) = group.server(port).cmd(&["ZRANGEBYSCORE", &queue, "1", "+inf"]) else {
+            return Vec::new();
+        };
+        members
+    };
+    for port in group.node_ports() {
+        eventually("all calls in the queue on every server", || async {
+            in_queue(port).len() == CALLS
+        })
+        .await;
+    }
+    let former = group.master().await;
+    let replicas: Vec<u16> = group.node_ports().into_iter().filter(|port| *port != former).collect();
+    let earlier = in_queue(former);
+    // What the master does from here on reaches no replica.
+    for replica in &replicas {
+        group.pause(*replica);
+    }
+    group.server(former).cmd(&["CLIENT", "KILL", "TYPE", "replica"]);
+    group.server(former).cmd(&["DEL", KEY]);
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    group.server(former).kill();
+    for replica in &replicas {
+        group.resume(*replica);
+    }
+    let (present, _) = group.wait_for_master_other_than(former).await;
+    let next = tokio::spawn(locks.lock("stock:7").wait(Duration::from_secs(15)).run(async {}));
+    eventually("the next call in the queue", || async {
+        in_queue(present).iter().any(|member| !earlier.contains(member))
+    })
+    .await;
+    // Each of the places would keep the lock for 1.5 s.
+    group.server(present).cmd(&["DEL", KEY]);
+    next.await.unwrap().unwrap();
+}
+
+/// The former master answers and accepts writes, so nothing but the sentinel tells of the failover.
+#[tokio::test]
+async fn a_failover_soon_after_the_only_sentinel_is_back_is_heard_of() {
+    let former = Server::start();
+    let following = format!("127.0.0.1 {}", former.port());
+    let present = Server::builder().arg("replicaof", &following).start();
+    let watched = |setting: &str| format!("sentinel {setting} {MASTER_NAME}");
+    let sentinel = Server::builder()
+        .sentinel()
+        .arg(&watched("monitor"), &format!("{following} 1"))
+        .arg(&watched("down-after-milliseconds"), "3600000")
+        .start();
+    let locks = LockManager::builder(&format!("redis+sentinel://127.0.0.1:{}/{MASTER_NAME}", sentinel.port()))
+        .default_wait(PATIENCE)
+        .build()
+        .unwrap();
+    eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
+
+    sentinel.kill();
+    eventually("the manager to notice", || async {
+        let health = locks.health();
+        let mut sentinels = health
+            .servers
+            .iter()
+            .filter(|server| server.role == ServerRole::Sentinel);
+        sentinels.all(|sentinel| sentinel.state == ServerState::Down)
+    })
+    .await;
+    sentinel.start_again();
+    // It is refused until the sentinel has found the replica.
+    eventually("a failover to begin", || async {
+        sentinel.try_cmd(&["SENTINEL", "FAILOVER", MASTER_NAME]).is_ok()
+    })
+    .await;
+    eventually("the sentinel to name the new master", || async {
+        let (_, port): (String, u16) = sentinel.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME]);
+        port == present.port()
+    })
+    .await;
+    let named = Stamp::now();
+    eventually("a lock on the new master", || async {
+        let guard = locks.lock("stock:7").acquire().await.unwrap();
+        let is_there = present.exists(KEY);
+        guard.release().await.is_ok() && is_there
+    })
+    .await;
+    let took = Stamp::now().calm_since(named);
+    assert!(took < Duration::from_secs(4), "{took:?} after the sentinel named it");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{LockError, LockManager};
+use lock_runtime::{Credentials, LockError, LockManager, ServerRole};
 use lock_tests::report::chain;
 use lock_tests::sentinel::{MASTER_NAME, SentinelGroup};
 use lock_tests::{Server, eventually};
@@ -165,6 +165,22 @@ async fn a_wrong_password_says_of_which_kind_of_server_it_is() {
         assert!(said.contains("give a valid user and password in the URL"), "{said}");
         assert!(!said.contains("wr0ng") && !said.contains("of-the-sentinel"), "{said}");
     }
+
+    let folder = tempfile::tempdir().unwrap();
+    let (of_servers, of_sentinels) = (folder.path().join("servers"), folder.path().join("sentinels"));
+    std::fs::write(&of_servers, "of-the-server\n").unwrap();
+    std::fs::write(&of_sentinels, "of-the-sentinel\n").unwrap();
+    let by_files = LockManager::builder(&format!("redis+sentinel://:wr0ng@{at}?sentinel_password=wr0ng"))
+        .password_file(of_servers)
+        .sentinel_password_file(of_sentinels);
+    by_files.build().unwrap().check_connection().await.unwrap();
+    let by_function = LockManager::builder(&format!("redis+sentinel://{at}")).credentials(|role| async move {
+        Ok::<_, std::io::Error>(Credentials::password(match role {
+            ServerRole::Sentinel => "of-the-sentinel",
+            _ => "of-the-server",
+        }))
+    });
+    by_function.build().unwrap().check_connection().await.unwrap();
 }
 
 #[tokio::test]

@@ -67,3 +67,33 @@ plant renewed-late lock-runtime/src/hold/upkeep/watchdog.rs \
 also renewed-late lock-runtime/src/hold/upkeep/watchdog.rs \
     'let longest = (held.lease / 10).min(held.deadline().since(now) / 4);' \
     'let longest = held.lease / 10;'
+
+# Faults in following a master that only many servers show.
+plant former-connections-kept lock-runtime/src/store/redis/connection/slot.rs \
+    'generation == self.inner.server.place.generation()' \
+    'generation <= self.inner.server.place.generation()'
+also former-connections-kept lock-runtime/src/store/redis/connection/slot.rs \
+    '() = self.inner.server.place.moved_on(live.generation) => {' \
+    '() = std::future::pending::<()>() => {'
+
+plant address-of-the-former-believed lock-runtime/src/store/redis/sentinel/mod.rs \
+    'let address: Option<(String, u16)> = self.query(&mut connection, address).await?;' \
+    'let _: Option<(String, u16)> = self.query(&mut connection, address).await?;
+        let address = about.get("ip").cloned();
+        let address = address.zip(about.get("port").and_then(|port| port.parse::<u16>().ok()));'
+
+plant repeated-at-one-server-only lock-runtime/src/store/redis/connection/runtime_connections.rs \
+    'connections.released.note(host.now(), release.clone());' \
+    'let _ = (&connections, release);'
+
+plant places-kept-at-the-next-master lock-runtime/src/store/redis/mod.rs \
+    'self.commands.note_released(|| self.leave_of(request));' \
+    ''
+
+plant failovers-not-heard lock-runtime/src/store/redis/sentinel/mod.rs \
+    'matches!(push.kind, PushKind::Message | PushKind::Disconnection)' \
+    'matches!(push.kind, PushKind::Disconnection)'
+
+plant failed-connections-not-told lock-runtime/src/store/redis/connection/place.rs \
+    'drop(whereabouts.ask_again()),' \
+    'drop(whereabouts),'

@@ -284,9 +284,11 @@ impl Acquisition {
         // is the better one to report.
         if seen.knows_nothing() || self.budget(sent) >= self.manager.response_timeout {
             let limit = "the response time-out, or the rest of `wait`";
-            seen.news.error = Some(match pending.receipt().connection() {
-                None => StoreError::transient(format!("no connection within {limit}")),
-                Some(_) => StoreError::unknown(format!("no answer within {limit}")),
+            let receipt = pending.receipt();
+            seen.news.error = Some(match (receipt.refusal(), receipt.connection()) {
+                (Some(refusal), _) => refusal.into_unknown(),
+                (None, None) => StoreError::transient(format!("no connection within {limit}")),
+                (None, Some(_)) => StoreError::unknown(format!("no answer within {limit}")),
             });
         }
     }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use atomic_waker::AtomicWaker;
 
+use crate::hold::guard::Guard;
 use crate::hold::upkeep::{Stake, UNDER_WAY, Watchdog};
 use crate::hold::{Backend, Keeper};
 use crate::host::{Moment, Timer};
@@ -46,6 +47,8 @@ pub(super) struct Caller {
     /// The receipt of the request that is under way.
     receipt: Receipt,
     stake: Mutex<Option<AtStake>>,
+    /// The lock that it has already, and waits to use.
+    kept: Mutex<Option<Box<Guard>>>,
 }
 
 /// A grant that a call may have received.
@@ -107,6 +110,36 @@ impl Caller {
     /// Ends an attempt. Returns `false` if its grant has been or will be taken back.
     pub(super) fn claim(&self) -> bool {
         self.at_stake().take().is_some_and(|stake| stake.taken_back.is_none())
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<Box<Guard>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a lock that the call waits to use. From here on it belongs to the call only if the call
+    /// [claims](Self::claim_kept) it.
+    pub(super) fn keep(&self, guard: Guard) {
+        *self.kept() = Some(Box::new(guard));
+    }
+
+    /// Returns that lock, or `None` if the call was not polled and has lost it.
+    pub(super) fn claim_kept(&self) -> Option<Box<Guard>> {
+        self.kept().take()
+    }
+
+    /// Returns `true` while the call has, or may be granted, a lock.
+    fn may_have_a_lock(&self) -> bool {
+        self.receipt.may_grant() || self.kept().is_some()
+    }
+
+    /// Gives back the lock that the call waits to use, if the call has been asleep for as long as it
+    /// may wait: it would fail if it were polled now.
+    fn give_back_kept(&self, backend: &Backend, now: Moment) {
+        let limit = backend.replicas_within().max(CLAIMS_WITHIN);
+        if self.asleep_for(now).is_some_and(|asleep| asleep >= limit) {
+            // Dropped while nothing is locked.
+            drop(self.claim_kept());
+        }
     }
 
     /// Returns the time for which the call has owed a sign of life, if it owes one.
@@ -187,7 +220,7 @@ struct Listed {
 impl Listed {
     fn may_be_in_the_way(&self, now: Moment) -> bool {
         let is_due = self.front.is_some() && !self.caller.was_asked_lately(now);
-        is_due || self.caller.asleep.load(Ordering::Relaxed) || self.caller.receipt.may_grant()
+        is_due || self.caller.asleep.load(Ordering::Relaxed) || self.caller.may_have_a_lock()
     }
 }
 
@@ -278,7 +311,7 @@ impl Callers {
                 continue;
             }
             let is_due = asleep.is_some() || !caller.was_asked_lately(now);
-            let mut is_in_the_way = caller.receipt.may_grant();
+            let mut is_in_the_way = caller.may_have_a_lock();
             if is_due && let Some(front) = &front {
                 if asleep.is_some_and(|asleep| asleep >= ANSWERS_WITHIN) {
                     front.revoke();
@@ -287,7 +320,10 @@ impl Callers {
                 }
             }
             match asleep {
-                Some(_) => caller.take_back(&self.backend, now),
+                Some(_) => {
+                    caller.take_back(&self.backend, now);
+                    caller.give_back_kept(&self.backend, now);
+                }
                 None if is_in_the_way => caller.ask(now),
                 // The call is in no other call's way: it is not asked, and not looked at again for
                 // a while.

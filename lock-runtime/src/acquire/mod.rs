@@ -46,14 +46,22 @@ pub(crate) fn acquire<T: 'static>(
     async move {
         let (manager, names, options) = request()?;
         let mut acquisition = Acquisition::new(manager, names, options)?;
+        let replicas = u32::from(acquisition.options.min_replicas);
         if let Some(guard) = acquisition.within.take() {
             // Boxed, since it is rare.
-            return Box::pin(nested(*guard, acquisition.options.fencing)).await.map(wrap);
+            return Box::pin(nested(*guard, acquisition.options.fencing, replicas))
+                .await
+                .map(wrap);
         }
         let mut seen = Progress::default();
         let result = acquisition.take(&mut seen).await;
         acquisition.record(&seen, result.as_ref());
-        result.map(|grant| wrap(acquisition.hold(grant)))
+        let grant = result?;
+        if replicas > 0 {
+            // Boxed, since it is rare.
+            return Box::pin(acquisition.hold_in_replicas(grant, replicas)).await.map(wrap);
+        }
+        Ok(wrap(acquisition.hold(grant)))
     }
 }
 
@@ -107,11 +115,12 @@ async fn acquire_leading(
 }
 
 /// Re-enters a lock that the call tree holds.
-async fn nested(guard: Guard, fencing: bool) -> Result<Guard, LockError> {
+async fn nested(guard: Guard, fencing: bool, replicas: u32) -> Result<Guard, LockError> {
     if fencing {
         HeldLock::new(Arc::clone(guard.held())).fencing_token().await?;
     }
-    Ok(guard)
+    let reached = guard.held().reach_replicas(replicas).await;
+    guard.if_reached(reached).await
 }
 
 /// One call on its way to its lock.
@@ -152,6 +161,12 @@ impl Acquisition {
         };
         let key = whole(names.first);
         let others: Box<[_]> = names.others.into_iter().map(whole).collect();
+        for key in std::iter::once(&key).chain(&others) {
+            if let Some(problem) = manager.store.refuses(key) {
+                let key = manager.name(key).into();
+                return Err(LockError::InvalidKey { key, problem });
+            }
+        }
         let name = || manager.name(&key).into();
         let parent = call_tree::innermost();
         let mut within = None;
@@ -326,6 +341,28 @@ impl Acquisition {
             observer.granted(&held);
         }
         Guard::new(held)
+    }
+
+    /// Returns the guard once so many replicas have the lock. If the call is not polled meanwhile, the
+    /// lock thread gives the lock back. Fails once the manager is shut down.
+    async fn hold_in_replicas(self, grant: Grant, wanted: u32) -> Result<Guard, LockError> {
+        let asking = self.asking(None);
+        let (closed, key) = (self.manager.closed.clone(), self.name());
+        let guard = self.hold(grant);
+        let held = Arc::clone(guard.held());
+        asking.caller.keep(guard);
+        let reached = async {
+            tokio::select! {
+                biased;
+                () = closed.cancelled() => Err(LockError::Closed { key }),
+                reached = held.reach_replicas(wanted) => reached,
+            }
+        };
+        let reached = asking.caller.attend(reached).await;
+        match asking.caller.claim_kept() {
+            Some(guard) => guard.if_reached(reached).await,
+            None => Err(reached.err().unwrap_or_else(|| held.replicas_are_late())),
+        }
     }
 
     fn name(&self) -> Box<str> {

@@ -118,6 +118,12 @@ impl Backend {
         self.trip.note(took);
     }
 
+    /// Returns the longest time for which a call waits for replicas. The store may have to wait for
+    /// the calls before it first.
+    pub(crate) fn replicas_within(&self) -> Duration {
+        self.response_timeout.saturating_mul(2)
+    }
+
     /// Returns the timer for a wait that begins now.
     pub(super) fn timer(&self) -> Timer {
         if self.follows_paused_clocks {

@@ -295,7 +295,7 @@ impl HeldLock {
     /// Cancel safe: dropping the future has no effect on the lock.
     pub async fn verify(&self) -> Result<Duration, LockError> {
         self.still_held()?;
-        let requests: Vec<_> = self.held.renew_requests(false).collect();
+        let requests: Vec<_> = self.held.renew_requests(None).collect();
         let verdicts = self.ask(self.held.manager.store.renew(&requests)).await?;
         if verdicts.len() != requests.len() {
             return Err(self.store_error(StoreError::unknown("the store gave a wrong number of verdicts")));
@@ -337,12 +337,16 @@ impl HeldLock {
                 problem: ModeProblem::ManyToFence.text(),
             });
         }
-        let answer = self
-            .ask(self.held.manager.store.fence(&self.held.key, &self.held.value))
-            .await?;
+        let (store, value) = (&self.held.manager.store, &self.held.value);
+        let answer = if self.held.keys().others.is_empty() {
+            self.ask(store.fence(&self.held.key, value)).await?
+        } else {
+            let keys: Vec<_> = self.held.keys().iter().cloned().collect();
+            self.ask(store.fence_all(&keys, value)).await?
+        };
         match answer {
             Fence::Token(fence) => {
-                // The script checked only the first key. A call that owns the other keys now owned
+                // Not every key may have been checked. A call that owns the other keys now owned
                 // them then, too.
                 if !self.held.keys().others.is_empty() {
                     self.verify().await?;

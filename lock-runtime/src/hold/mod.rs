@@ -312,6 +312,16 @@ impl Hold {
         }
     }
 
+    /// Returns the end of a lock that the store has found to be another's, or gone.
+    fn found(&self, ownership: &Ownership) -> EndCause {
+        EndCause::Lost(match ownership {
+            Ownership::Foreign => LostReason::Taken,
+            // The lock expired while the request was on its way.
+            _ if self.now() >= self.deadline() => LostReason::Expired,
+            _ => LostReason::Deleted,
+        })
+    }
+
     fn error(&self, cause: EndCause, completed: bool) -> LockError {
         let key = self.name();
         match cause {
@@ -368,8 +378,11 @@ impl Hold {
     }
 
     /// Returns the rest of the minimum hold, for which the key must stay, or `None` if that is less
-    /// than 1 ms.
+    /// than 1 ms, or if the call was refused its lock because too few replicas had it.
     fn keep(&self) -> Option<Duration> {
+        if self.tenure.replicas() < u32::from(self.options.min_replicas) {
+            return None;
+        }
         let keep = self.options.at_least.saturating_sub(self.now().since(self.since));
         (keep >= Duration::from_millis(1)).then_some(keep)
     }
@@ -437,12 +450,9 @@ impl Drop for Shield {
 
 /// Converts the store's answer to a release into the result of the call.
 fn told(held: &Hold, answer: Result<Ownership, StoreError>) -> Result<(), LockError> {
-    let reason = match answer {
+    let cause = match answer {
         Ok(Ownership::Owned) => return Ok(()),
-        // The lock expired while the release was on its way.
-        Ok(Ownership::Gone) if held.now() >= held.deadline() => LostReason::Expired,
-        Ok(Ownership::Gone) => LostReason::Deleted,
-        Ok(Ownership::Foreign) => LostReason::Taken,
+        Ok(ownership) => held.end_cause().unwrap_or_else(|| held.found(&ownership)),
         Err(source) => {
             tracing::debug!(parent: &held.span, error = %source, "release goes on in the background");
             return Err(LockError::Store {
@@ -451,7 +461,6 @@ fn told(held: &Hold, answer: Result<Ownership, StoreError>) -> Result<(), LockEr
             });
         }
     };
-    let cause = held.end_cause().unwrap_or(EndCause::Lost(reason));
     held.manager.stats.count(Event::Ended(cause));
     held.span.record("outcome", Hold::outcome(Some(cause)));
     Err(held.error(cause, true))

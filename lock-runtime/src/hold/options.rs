@@ -54,6 +54,9 @@ pub(crate) struct LockOptions {
     pub(crate) on_lost: OnLost,
     pub(crate) fencing: bool,
     pub(crate) fair: bool,
+    /// The number of replicas that must have the lock before the body begins. No server has more than
+    /// a byte can count.
+    pub(crate) min_replicas: u8,
     /// `true` if the call does not wait for its release.
     pub(crate) pipelined: bool,
 }
@@ -74,6 +77,7 @@ impl Default for LockOptions {
             on_lost: OnLost::default(),
             fencing: false,
             fair: false,
+            min_replicas: 0,
             pipelined: false,
         }
     }

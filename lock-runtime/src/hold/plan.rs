@@ -17,6 +17,9 @@ pub(super) struct Plan {
     pub(super) renew_at: Option<Moment>,
     /// The time of the next check without renewal; `None` if none is needed.
     pub(super) check_at: Option<Moment>,
+    /// `true` if the next check is to restore the expiry of the key, which its server may have set
+    /// back.
+    pub(super) restores: bool,
     /// The time at which the last check or renewal was queued for sending.
     pub(super) checked_at: Option<Moment>,
     /// `true` while the lock is in its server's queue or in a batch under way.

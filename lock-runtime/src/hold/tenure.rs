@@ -63,8 +63,8 @@ pub(crate) struct Tenure {
     pub(crate) key: Arc<str>,
     /// The keys held together with it.
     others: Box<[Arc<str>]>,
-    /// The servers of all these keys.
-    pub(super) servers: Servers,
+    /// The servers of all these keys. Changed only while the schedule is locked.
+    servers: Mutex<Servers>,
     pub(crate) mode: LockMode,
     pub(crate) value: Arc<str>,
     /// The lease, the renewal setting and the key's expiry, the same for all calls that hold the
@@ -86,6 +86,10 @@ pub(crate) struct Tenure {
     hangs_at: AtomicU64,
     /// The number of times the lock has passed to another call.
     passes: AtomicU32,
+    /// The number of replicas that have the lock, as far as calls have asked.
+    replicas: AtomicU32,
+    /// `true` if these are replicas of the server that the store uses at present.
+    replicas_are_present: AtomicBool,
     /// `true` once a handover has asked for an early check.
     pub(super) looked_early: AtomicBool,
     /// Notified of each answer to a check or renewal.
@@ -127,7 +131,7 @@ impl Tenure {
             id: manager.host.number(),
             key: Arc::clone(keys.first),
             others: keys.others.into(),
-            servers: Servers::of(manager.number, keys.iter().map(|key| manager.store.lane(key))),
+            servers: Mutex::new(Servers::holding(keys, &manager)),
             mode: options.mode().clone(),
             value,
             lease: options.lease,
@@ -142,6 +146,8 @@ impl Tenure {
             renewals_allowed: AtomicU32::new(options.limit.renewals()),
             hangs_at: AtomicU64::new(options.hangs_at(granted).as_nanos()),
             passes: AtomicU32::new(0),
+            replicas: AtomicU32::new(0),
+            replicas_are_present: AtomicBool::new(false),
             looked_early: AtomicBool::new(false),
             answered: Notify::new(),
             state: Mutex::default(),
@@ -330,15 +336,65 @@ impl Tenure {
         self.renew.then(|| self.manager.margins.renew_at(sent, self.lease))
     }
 
+    /// Returns the number of replicas that have the lock, as far as calls have asked.
+    pub(super) fn replicas(&self) -> u32 {
+        self.replicas.load(Ordering::Relaxed)
+    }
+
+    /// Returns `true` if so many replicas of the present server have the lock, as far as calls have
+    /// asked.
+    pub(super) fn is_in_replicas(&self, wanted: u32) -> bool {
+        wanted == 0 || (self.replicas() >= wanted && self.replicas_are_present.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn has_reached(&self, replicas: u32) {
+        self.replicas.fetch_max(replicas, Ordering::Relaxed);
+        self.replicas_are_present.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that another server has taken over, whose replicas may not have the lock.
+    pub(super) fn has_moved(&self) {
+        self.replicas_are_present.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns the servers of all keys.
+    pub(super) fn servers(&self) -> Servers {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Finds out again on which servers the keys are. Returns `true` if these are others than before.
+    pub(super) fn relocate(&self) -> bool {
+        let present = Servers::holding(self.keys(), &self.manager);
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_another = *servers != present;
+        *servers = present;
+        is_another
+    }
+
     pub(super) fn plan(&self) -> MutexGuard<'_, Plan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn renew_requests(&self, extend: bool) -> impl Iterator<Item = RenewRequest> {
+    /// Returns the expiry that each renewal sets on the keys.
+    pub(super) fn time_to_live(&self) -> Duration {
+        self.time_to_live
+    }
+
+    /// Returns what is left, at `sent`, of the expiry that the last grant or renewal set on the keys.
+    pub(super) fn time_to_live_left(&self, sent: Moment) -> Duration {
+        let of_another_lease = self.manager.deadline(sent, self.lease);
+        let left = self
+            .time_to_live
+            .saturating_sub(of_another_lease.since(self.deadline()));
+        left.max(Duration::from_millis(1))
+    }
+
+    /// Returns the requests that set this expiry on the keys, or only check them.
+    pub(super) fn renew_requests(&self, extend: Option<Duration>) -> impl Iterator<Item = RenewRequest> {
         self.keys().iter().map(move |key| RenewRequest {
             key: Arc::clone(key),
             value: Arc::clone(&self.value),
-            extend: extend.then_some(self.time_to_live),
+            extend,
         })
     }
 }
@@ -354,6 +410,11 @@ pub(super) struct Servers {
 }
 
 impl Servers {
+    /// Returns those that have these keys of a manager's store.
+    fn holding(keys: Keys<'_>, manager: &Backend) -> Self {
+        Self::of(manager.number, keys.iter().map(|key| manager.store.lane(key)))
+    }
+
     fn of(store: u64, mut lanes: impl Iterator<Item = Lane>) -> Self {
         let mut first = lanes.next().unwrap_or_default();
         // Takes no memory if there are none.

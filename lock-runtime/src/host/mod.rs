@@ -20,6 +20,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -28,6 +29,7 @@ use std::time::{Duration, SystemTime};
 
 use once_cell::sync::Lazy;
 use tokio::runtime::{Handle, Id};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use self::backoff::Backoff;
@@ -401,3 +403,19 @@ pub(crate) type TaskId = tokio::task::Id;
 pub(crate) fn task() -> Option<TaskId> {
     tokio::task::try_id()
 }
+
+/// Reads a file on a thread of its own, since a file system may not answer, and all threads that a
+/// runtime has for such work may be taken. The receiver has the answer once there is one.
+pub(crate) fn read_file(path: Arc<Path>) -> io::Result<FileAnswer> {
+    let (answer, read) = watch::channel(None);
+    std::thread::Builder::new()
+        .name("lock-file".to_owned())
+        .spawn(move || {
+            let text = std::fs::read_to_string(path);
+            drop(answer.send(Some(text.map_err(|error| (error.kind(), error.to_string().into())))));
+        })?;
+    Ok(read)
+}
+
+/// The text of a file, or the error and its text.
+pub(crate) type FileAnswer = watch::Receiver<Option<Result<String, (io::ErrorKind, Box<str>)>>>;

@@ -1,8 +1,12 @@
 //! The settings of a manager.
 
+use std::error::Error;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::acquire::{Observer, Shared};
 use crate::error::ConfigError;
@@ -11,15 +15,13 @@ use crate::hold::{Backend, HandoverLimits, LockOptions};
 use crate::host::{Backoff, Clock, Host};
 use crate::manager::LockManager;
 use crate::manager::url;
+use crate::store::health::ServerRole;
 use crate::store::memory::MemoryStore;
 #[cfg(feature = "legacy-setnx")]
 use crate::store::redis::LegacySetnxStore;
-use crate::store::redis::{RedisSettings, RedisStore};
+use crate::store::redis::credentials::Credentials;
+use crate::store::redis::{ClusterStore, ClusterUrl, RedisSettings, RedisStore};
 use crate::store::{LeaveFree, LockStore, StoreError};
-
-/// How far the clocks of servers that can replace one another may differ by default. Clocks that
-/// NTP sets agree within a few milliseconds, or some tens after a restart.
-const SKEW: Duration = Duration::from_millis(50);
 
 /// Builds a [`LockManager`]. Created by [`LockManager::builder`].
 ///
@@ -93,6 +95,18 @@ impl LockManagerBuilder {
         }
     }
 
+    /// Creates one for this server. Its address is shown in place of a URL.
+    pub(super) fn on(server: ConnectionInfo) -> Self {
+        let scheme = match server.addr() {
+            ConnectionAddr::Unix(_) => "unix",
+            ConnectionAddr::TcpTls { .. } => "rediss",
+            _ => "redis",
+        };
+        let mut builder = Self::new(&format!("{scheme}://{}", server.addr()));
+        builder.redis.set_server(server);
+        builder
+    }
+
     /// Sets the prefix of every key in the store. Defaults to `dist_lock:`. May be empty.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -123,6 +137,25 @@ impl LockManagerBuilder {
     /// [`default_max_renewals`](Self::default_max_renewals). Unset by default.
     pub fn default_max_hold(mut self, max_hold: Duration) -> Self {
         self.defaults.set_max_hold(max_hold);
+        self
+    }
+
+    /// Sets how many replicas of the server must have a lock before the body that it protects begins.
+    /// Defaults to zero: the master alone grants it, and a failover to a replica that lags loses it.
+    ///
+    /// With `replicas` above zero, a call that has got the lock writes it once more and waits
+    /// (`WAIT`) until so many replicas have acknowledged it, which all calls of the process that want
+    /// as many do together. If fewer have it after 3/4 of the [`response_timeout`](Self::response_timeout), the
+    /// call gives the lock back and fails with
+    /// [`TooFewReplicas`](crate::LockError::TooFewReplicas). It may take up to two response time-outs
+    /// longer than its `wait`. The server's user needs the permission `+wait`.
+    ///
+    /// This narrows the time in which a failover loses a lock, and does not end it: the replica that
+    /// takes over may be one that did not acknowledge the lock, and renewals are not waited for. Let
+    /// the resource check a [fencing token](crate::HeldLock::fencing_token) where two holders at once
+    /// must never both succeed.
+    pub fn min_replicas(mut self, replicas: u32) -> Self {
+        self.defaults.min_replicas = u8::try_from(replicas).unwrap_or(u8::MAX);
         self
     }
 
@@ -200,7 +233,7 @@ impl LockManagerBuilder {
     }
 
     /// Sets how far the clocks of servers that can replace one another may differ. Defaults to
-    /// zero for a single server, and to 50 ms for servers behind sentinels.
+    /// zero for a single server, and to 50 ms for servers behind sentinels and for a cluster.
     ///
     /// Every lease is relied on for that much less, because expiries are replicated as wall-clock
     /// times, and is renewed after 2/3 of the rest, so that `max_renewals` stands for less time.
@@ -219,6 +252,55 @@ impl LockManagerBuilder {
     /// replaces a connection that leaves a command unanswered for longer.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
         self.redis.response_timeout = limit;
+        self
+    }
+
+    /// Sets a function that provides the user name and the password for each new connection, for
+    /// credentials that change: rotated passwords, or tokens that expire. They replace those of the
+    /// URL. [`Credentials::password`] keeps the URL's user.
+    ///
+    /// The manager calls the function each time it connects to a server, with
+    /// [`ServerRole::Master`], or to a sentinel, with [`ServerRole::Sentinel`]. The time that it takes
+    /// counts towards the [`connect_timeout`](Self::connect_timeout). If it fails or panics, the connection fails
+    /// with the function's error, and is tried again like any other: calls wait for it as long as
+    /// their `wait` allows, and held locks are lost at their deadlines. A connection that is up keeps
+    /// the credentials it was made with.
+    ///
+    /// The function's error appears in errors and logs, so it must not contain a secret.
+    /// The function must not block its thread, which may be the one that renews all locks: await, or use
+    /// `tokio::task::spawn_blocking`.
+    ///
+    /// ```
+    /// use lock_runtime::{Credentials, LockManager};
+    ///
+    /// # async fn token() -> Result<String, std::io::Error> { Ok("t0ken".to_owned()) }
+    /// let locks = LockManager::builder("rediss://cache.example:6380")
+    ///     .credentials(|_server| async { Ok::<_, std::io::Error>(Credentials::new("app", token().await?)) });
+    /// ```
+    pub fn credentials<F, E>(mut self, provide: impl Fn(ServerRole) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        self.redis.set_credentials(provide);
+        self
+    }
+
+    /// Sets a file that contains the password of the URL's user, and is read for each new connection,
+    /// as a mounted secret is. The end of its last line does not count. It replaces the URL's password
+    /// and [`credentials`](Self::credentials), except for sentinels.
+    ///
+    /// If the file cannot be read, the connection fails with an error that says so, and is tried
+    /// again.
+    pub fn password_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.redis.set_password_file(ServerRole::Master, path.into());
+        self
+    }
+
+    /// Sets a file that contains the password of the sentinels' user, as
+    /// [`password_file`](Self::password_file) does for the servers.
+    pub fn sentinel_password_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.redis.set_password_file(ServerRole::Sentinel, path.into());
         self
     }
 
@@ -315,8 +397,7 @@ impl LockManagerBuilder {
             });
         }
         let store = self.open_store(&url)?;
-        let servers_change = self.store.is_none() && url::is_of_sentinels(&self.url);
-        let skew = self.skew.unwrap_or(if servers_change { SKEW } else { Duration::ZERO });
+        let skew = self.skew.unwrap_or_else(|| store.skew());
         let pace = Pace::of(&self.host, self.clock.as_ref(), store.release_is_immediate());
         let mut backend = Backend::new(
             self.host.clone(),
@@ -362,6 +443,10 @@ impl LockManagerBuilder {
         match &self.store {
             Some(store) => Ok(Arc::clone(store)),
             None if in_memory => Ok(Arc::new(MemoryStore::on(&self.host))),
+            None if ClusterUrl::is_one(&self.url) => {
+                let store = ClusterStore::new(&self.host, &self.url, &self.prefix, &self.redis);
+                Ok(Arc::new(store.map_err(not_understood)?))
+            }
             None => {
                 let store = RedisStore::new(&self.host, &self.url, &self.prefix, &self.redis);
                 Ok(Arc::new(store.map_err(not_understood)?))

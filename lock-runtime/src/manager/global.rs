@@ -49,6 +49,7 @@ pub async fn init(url: &str) -> Result<&'static LockManager, ConfigError> {
         return Err(already_set(global));
     }
     global.manager.check_connection().await?;
+    global.manager.warn_of_setup().await;
     Ok(&global.manager)
 }
 

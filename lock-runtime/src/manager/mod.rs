@@ -16,6 +16,7 @@ use crate::key::Names;
 pub use crate::manager::builder::LockManagerBuilder;
 pub use crate::manager::request::LockRequest;
 use crate::stats::Stats;
+use crate::store::health::{Health, HealthChanges};
 
 /// Takes locks in one store.
 ///
@@ -52,6 +53,7 @@ impl LockManager {
     /// | `redis://user:password@host:port/db`, `valkey://…` | one server, Redis 6.2 or later, or Valkey; all parts except the host are optional |
     /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls` |
     /// | `redis+sentinel://user:password@host:port,host:port/master?db=0&sentinel_user=…&sentinel_password=…`, `rediss+sentinel://…` | the master that these sentinels name; the user before the addresses is that of the master, and the sentinels' default port is 26379 |
+    /// | `redis+cluster://user:password@host:port,host:port`, `rediss+cluster://…` | the cluster of these nodes, of which one that answers is enough |
     /// | `unix:///path?db=0&user=…&pass=…`, `redis+unix://…`, `valkey+unix://…` | the same over a Unix socket |
     ///
     /// # Errors
@@ -64,12 +66,30 @@ impl LockManager {
     pub async fn connect(url: &str) -> Result<Self, ConfigError> {
         let manager = Self::builder(url).build()?;
         manager.check_connection().await?;
+        manager.warn_of_setup().await;
         Ok(manager)
     }
 
     /// Returns a builder for a manager with other settings than the defaults.
     pub fn builder(url: &str) -> LockManagerBuilder {
         LockManagerBuilder::new(url)
+    }
+
+    /// Returns a builder for a manager on the server that `server` describes, with all that it has:
+    /// address, TLS, database, user and password. `server` is of the crate `redis`, version 1.
+    ///
+    /// The manager chooses the protocol and the TCP settings itself.
+    ///
+    /// ```
+    /// use lock_runtime::LockManager;
+    /// use redis::IntoConnectionInfo;
+    ///
+    /// let server = "redis://cache.example:6379/1".into_connection_info()?;
+    /// let locks = LockManager::builder_for(server).prefix("shop:").build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn builder_for(server: redis::ConnectionInfo) -> LockManagerBuilder {
+        LockManagerBuilder::on(server)
     }
 
     /// Connects if necessary and verifies that the server permits every command this crate uses.
@@ -86,6 +106,39 @@ impl LockManager {
             url: self.shared.url.clone(),
             source,
         })
+    }
+
+    /// Connects if necessary, and returns advice on settings of the server that endanger locks, each a
+    /// sentence that says what to do: an eviction policy that drops keys, fewer replicas than
+    /// [`min_replicas`](LockManagerBuilder::min_replicas) asks for, a clock that is far from this
+    /// process's. Empty for a server that is set up well, and for one whose user may not run `INFO`.
+    ///
+    /// [`connect`](Self::connect) and [`init`](crate::init) log the same advice as warnings.
+    ///
+    /// # Errors
+    /// [`ConfigError::Server`] when the server does not answer.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: the manager can be used as before.
+    pub async fn check_setup(&self) -> Result<Vec<String>, ConfigError> {
+        let min_replicas = self.shared.defaults.min_replicas.into();
+        let advice = self.shared.store.check_setup(min_replicas).await;
+        advice.map_err(|source| ConfigError::Server {
+            url: self.shared.url.clone(),
+            source,
+        })
+    }
+
+    /// Logs the advice on settings of the server.
+    async fn warn_of_setup(&self) {
+        match self.check_setup().await {
+            Ok(advice) => {
+                for advice in advice {
+                    tracing::warn!(url = %self.shared.url, "{advice}");
+                }
+            }
+            Err(error) => tracing::debug!(%error, "the server's settings could not be looked at"),
+        }
     }
 
     /// Returns a request for the lock `key`. Nothing happens until
@@ -119,6 +172,43 @@ impl LockManager {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.stats.read()
+    }
+
+    /// Returns the health of the servers that this manager uses, as it is known without asking them: each
+    /// connection notes when it fails and when it works again, and an idle one is asked about once a
+    /// second. For a store in memory there is no server to tell of.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = lock_runtime::LockManager::connect("memory://").await?;
+    /// assert!(locks.health().is_ready());
+    /// # Ok(())
+    /// # }
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+    /// ```
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let servers = self.shared.store.health();
+        let servers = servers.map(|servers| servers.borrow().clone()).unwrap_or_default();
+        Health { servers }
+    }
+
+    /// Returns the changes of the [health](Self::health), the present one first.
+    ///
+    /// ```
+    /// # use lock_runtime::LockManager;
+    /// # async fn example(locks: LockManager) {
+    /// let mut changes = locks.health_changes();
+    /// while let Some(health) = changes.next().await {
+    ///     for server in &health.servers {
+    ///         println!("{} {} is {}", server.role, server.address, server.state);
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn health_changes(&self) -> HealthChanges {
+        HealthChanges::new(self.shared.store.health())
     }
 
     /// Returns the prefix of every key in the store.

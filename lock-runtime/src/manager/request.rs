@@ -210,6 +210,13 @@ impl LockRequest {
         self
     }
 
+    /// Sets how many replicas must have the lock before the body begins. Defaults to the manager's
+    /// [`min_replicas`](crate::LockManagerBuilder::min_replicas), zero.
+    pub fn min_replicas(mut self, replicas: u32) -> Self {
+        self.0.options.min_replicas = u8::try_from(replicas).unwrap_or(u8::MAX);
+        self
+    }
+
     /// Takes a [fencing token](crate::HeldLock::fencing_token) in the same step as the lock. Off by
     /// default.
     pub fn fencing(mut self) -> Self {

@@ -34,12 +34,6 @@ pub(super) fn without_password(url: &str) -> Box<str> {
     shown.into()
 }
 
-/// Returns `true` if sentinels tell which server it is, so that it may be another one later.
-pub(super) fn is_of_sentinels(url: &str) -> bool {
-    url.split_once("://")
-        .is_some_and(|(scheme, _)| scheme.ends_with("+sentinel"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::without_password;

@@ -4,6 +4,7 @@
 #![cfg_attr(not(feature = "custom-store"), allow(unreachable_pub))]
 
 mod fencing_token;
+pub(crate) mod health;
 pub(crate) mod holder;
 pub(crate) mod info;
 pub(crate) mod limits;
@@ -14,12 +15,17 @@ pub mod redis;
 
 use std::error::Error;
 use std::fmt::{self, Debug};
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::host::{Clock, Host, Moment, Timer};
+use crate::key::KeyProblem;
+use crate::store::health::ServerHealth;
 use crate::store::holder::{Holder, Shown};
 use crate::store::info::LockInfo;
 pub use crate::store::info::LockPage;
@@ -80,15 +86,62 @@ pub trait LockStore: Debug + Send + Sync + 'static {
     /// in the same order.
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>>;
 
+    /// Does the same as [`renew`](Self::renew) for a store on several servers, some of which may not
+    /// answer: returns `None` for a lock about which it knows nothing. By default asks `renew`.
+    fn renew_each<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Option<Ownership>>> {
+        Box::pin(async move {
+            let verdicts = self.renew(requests).await?;
+            Ok(verdicts.into_iter().map(Some).collect())
+        })
+    }
+
+    /// Waits until at least `replicas` replicas have the locks of `requests`, which belong to one
+    /// holder, and returns how many have them. A replica that gets them later than the store's own
+    /// time limit does not count. Asked before a body whose call wants replicas begins, also if its
+    /// lock was handed over. The store renews the locks as the requests say.
+    ///
+    /// A store whose data cannot be lost by the failure of one server returns `replicas`. By default
+    /// a store does not know, which fails such calls.
+    fn wait_for_replicas<'a>(&'a self, requests: &'a [RenewRequest], replicas: u32) -> StoreFuture<'a, Replicated> {
+        let _ = (requests, replicas);
+        Box::pin(ready(Err(StoreError::permanent(
+            "this store cannot tell how many replicas have a lock",
+        )
+        .advise(
+            "leave `min_replicas` out, or use a Redis or Valkey server with replicas",
+        ))))
+    }
+
+    /// Returns the health of the store's servers, for
+    /// [`LockManager::health`](crate::LockManager::health). By default a store does not tell.
+    fn health(&self) -> Option<watch::Receiver<Vec<ServerHealth>>> {
+        None
+    }
+
+    /// Returns how far the clocks may differ of servers that can replace one another, which a manager
+    /// uses unless it is given a [`skew`](crate::LockManagerBuilder::skew). Defaults to zero, for one
+    /// server.
+    fn skew(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Returns the lane of a key: the server, of several, that keeps its lock.
     ///
     /// Locks of one lane are renewed and checked together, and apart from those of other lanes, so
     /// that a server that does not answer holds up no other one's locks. Only the keys of one call
     /// for several may lie in different lanes; their locks are then renewed together with those of
-    /// the same lanes. Asked once for each lock that was granted. Defaults to one lane for all keys.
+    /// the same lanes. Asked once for each lock that was granted, and again after
+    /// [`LossHint::Relocated`]. Defaults to one lane for all keys.
     fn lane(&self, key: &str) -> Lane {
         let _ = key;
         Lane::default()
+    }
+
+    /// Returns why the store cannot keep a lock under this whole key, for an
+    /// [`InvalidKey`](crate::LockError::InvalidKey). By default it can.
+    fn refuses(&self, key: &str) -> Option<KeyProblem> {
+        let _ = key;
+        None
     }
 
     /// Tells the store that the answer of `lane` to a [`renew`](Self::renew) under way has become
@@ -115,6 +168,15 @@ pub trait LockStore: Debug + Send + Sync + 'static {
     /// Takes a fencing token for a lock that is still held.
     fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence>;
 
+    /// Takes one fencing token for several locks that are still held under one value. By default takes
+    /// one for the first lock, which suffices if the store counts the tokens of all locks together.
+    fn fence_all<'a>(&'a self, keys: &'a [Arc<str>], value: &'a str) -> StoreFuture<'a, Fence> {
+        match keys.first() {
+            Some(first) => self.fence(first, value),
+            None => Box::pin(ready(Err(StoreError::permanent("no key was given")))),
+        }
+    }
+
     /// Waits, for at most `most`, until the store takes another request of this kind for `key` from
     /// this runtime. Returns `None` if it does already.
     ///
@@ -130,6 +192,14 @@ pub trait LockStore: Debug + Send + Sync + 'static {
     /// without a connection have nothing to do.
     fn connect(&self) -> StoreFuture<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Returns advice on settings of the store's servers that endanger locks of which so many replicas
+    /// must have each, for [`LockManager::check_setup`](crate::LockManager::check_setup). By default
+    /// there is none.
+    fn check_setup(&self, min_replicas: u32) -> StoreFuture<'_, Vec<String>> {
+        let _ = min_replicas;
+        Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
     /// Waits in the store's queue for a key until the store hands the lock to `request.value`.
@@ -305,6 +375,8 @@ pub struct Receipt {
     answered: AtomicBool,
     /// `true` while the store asks whether an answered request has been handed the lock.
     taking: AtomicBool,
+    /// Why the store sends the request again.
+    refusal: Mutex<Option<StoreError>>,
 }
 
 impl Receipt {
@@ -318,6 +390,7 @@ impl Receipt {
     /// arrived: no part of the request is still in flight.
     pub fn answered(&self) {
         self.answered.store(true, Ordering::Release);
+        self.refused(None);
     }
 
     /// Records that the store asks, for an answered [`QueueRequest`], whether the lock was handed
@@ -327,11 +400,32 @@ impl Receipt {
         self.taking.store(taking, Ordering::Release);
     }
 
+    /// Records that an answered request is sent once more.
+    pub(crate) fn reopen(&self) {
+        self.answered.store(false, Ordering::Release);
+    }
+
+    /// Records why the store is about to send the request again, which is told if there is no time
+    /// for that any more; `None` once that is past.
+    pub(crate) fn refused(&self, refusal: Option<StoreError>) {
+        *self.reason() = refusal;
+    }
+
+    /// Returns why the store has sent the request again last, if it has.
+    pub(crate) fn refusal(&self) -> Option<StoreError> {
+        self.reason().clone()
+    }
+
+    fn reason(&self) -> MutexGuard<'_, Option<StoreError>> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Resets the receipt for a new request.
     pub(crate) fn begin(&self) {
         self.connection.store(0, Ordering::Release);
         self.answered.store(false, Ordering::Release);
         self.taking.store(false, Ordering::Release);
+        self.refused(None);
     }
 
     /// Returns `true` if the store may still grant the lock even if the caller does nothing more.
@@ -368,6 +462,16 @@ pub struct QueueRequest<'a> {
     pub receipt: &'a Receipt,
     /// Filled in by the store with the present holder, each time it learns of one.
     pub contention: &'a ContentionSlot,
+}
+
+impl QueueRequest<'_> {
+    /// Returns what its withdrawal needs to know of it.
+    fn queued(&self) -> Queued {
+        Queued {
+            ttl: self.ttl,
+            fence: self.fence,
+        }
+    }
 }
 
 impl fmt::Debug for QueueRequest<'_> {
@@ -458,7 +562,8 @@ impl fmt::Debug for RenewRequest {
 pub struct ReleaseRequest<'a> {
     /// The whole key.
     pub key: &'a str,
-    /// The holder's value.
+    /// The holder's value. It is not used again afterwards: a store that moves to another server
+    /// repeats releases there, at any time.
     pub value: &'a str,
     /// The time for which to keep the key instead of deleting it.
     pub keep: Option<Duration>,
@@ -516,6 +621,15 @@ pub struct Queued {
     pub fence: bool,
 }
 
+/// An answer to [`LockStore::wait_for_replicas`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replicated {
+    /// So many replicas have the locks.
+    To(u32),
+    /// The caller owned them no more. Never [`Ownership::Owned`].
+    NotOwned(Ownership),
+}
+
 /// The ownership of a lock as the store found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ownership {
@@ -557,6 +671,11 @@ pub enum LossHint {
     /// made. Any key may have changed meanwhile, and requests that were not possible before are
     /// possible now.
     Back(Lane),
+    /// Another server has taken over this lane, and may not have the latest renewals.
+    Moved(Lane),
+    /// Some keys of this lane are in other lanes from now on, whose servers may not have the latest
+    /// renewals. [`LockStore::lane`] tells which.
+    Relocated(Lane),
 }
 
 /// A callback for the outcome of a release that no call waits for. Must not block.
@@ -633,7 +752,7 @@ impl StoreError {
     }
 
     /// Turns this into an error with an unknown outcome.
-    fn into_unknown(self) -> Self {
+    pub(crate) fn into_unknown(self) -> Self {
         let mut failure = Arc::unwrap_or_clone(self.0);
         failure.outcome = Effect::Unknown;
         failure.permanent = false;
@@ -656,11 +775,11 @@ impl StoreError {
     }
 
     /// Returns the cause, without the advice.
-    pub(crate) fn cause(&self) -> &(dyn Error + Send + Sync) {
+    pub(crate) fn cause(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.0.cause
     }
 
-    fn advice(&self) -> &str {
+    pub(crate) fn advice(&self) -> &str {
         if let Some(advice) = &self.0.advice {
             return advice;
         }

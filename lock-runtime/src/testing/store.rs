@@ -10,7 +10,7 @@ use crate::store::info::LockInfo;
 use crate::store::memory::MemoryStore;
 use crate::store::{
     AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, Lane, LockPage, LockStore, LossHint, LossReceiver,
-    Ownership, QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
+    Ownership, QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest, Replicated, StoreError, StoreFuture,
 };
 
 /// A store in memory that can be out of reach, and can lose replies.
@@ -121,6 +121,10 @@ impl LockStore for TestStore {
         } else {
             self.ask(operation)
         }
+    }
+
+    fn wait_for_replicas<'a>(&'a self, requests: &'a [RenewRequest], replicas: u32) -> StoreFuture<'a, Replicated> {
+        self.ask(|| self.inner.wait_for_replicas(requests, replicas))
     }
 
     fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {

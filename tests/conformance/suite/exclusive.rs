@@ -97,6 +97,7 @@ pub(crate) async fn keys_and_values_are_taken_byte_by_byte(place: &impl Place) {
         "a", "A", "a ", "a\0", "a\r\n", "a\nb", "{a}", "{a}:b", "{}", "%61", "ä", "a\u{308}", "🦀", "*", "?", "[a]",
         &long,
     ];
+    let keys = keys.into_iter().filter(|key| place.keeps(key)).collect::<Vec<_>>();
     for (nth, key) in keys.iter().enumerate() {
         assert_eq!(
             place.client(&format!("v\r\n\0{nth}")).acquire(key, LONG).await,

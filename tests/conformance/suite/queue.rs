@@ -97,7 +97,7 @@ pub(crate) async fn keys_have_queues_of_their_own(place: &impl Place) {
     let keys = ["a", "{a}", "{a}:b", "a}", "{", "a:{b}:c", "%lock", " ", "ä", "a\r\n"];
     let holder = place.client("holder");
     let mut line = Vec::new();
-    for key in keys {
+    for key in keys.into_iter().filter(|key| place.keeps(key)) {
         assert_eq!(holder.acquire(key, LONG).await, GRANTED, "{key:?}");
         let standing = place.client(&value(key)).stand(key, Ask::default()).await;
         line.push((key, standing));

@@ -636,7 +636,7 @@ pub(crate) async fn keys_have_holders_and_queues_of_their_own(place: &impl Place
     let keys = ["a", "{a}", "{a}:b", "a}", "{", "a:{b}:c", "%lock", " ", "ä", "a\r\n"];
     let writer = client(place, "w", "writer");
     let mut line = Vec::new();
-    for key in keys {
+    for key in keys.into_iter().filter(|key| place.keeps(key)) {
         assert_eq!(writer.acquire(key, LONG).await, GRANTED, "{key:?}");
         line.push((key, client(place, "r", key).stand(key, Ask::default()).await));
     }

@@ -2,6 +2,7 @@
 //!
 //! - [`server`]: a Redis or Valkey of the version under test, started on a free port, stopped when dropped.
 //! - [`sentinel`]: a master, two replicas and three sentinels, as real processes, with failovers at a word.
+//! - [`cluster`]: three masters with a third of the slots each, and a replica of each, with slots moved and failovers at a word.
 //! - [`proxy`]: a TCP proxy that speaks RESP and loses, delays, holds, doubles or forges what passes through it.
 //! - [`children`]: a second process with a line protocol, to be stopped and killed.
 //! - [`judge`]: says from records whether two holders overlapped and whether tokens grew.
@@ -22,6 +23,7 @@ pub mod alone;
 pub mod certificates;
 pub mod children;
 pub mod clock;
+pub mod cluster;
 pub mod door;
 pub mod judge;
 pub mod patience;
@@ -36,6 +38,7 @@ mod table;
 pub use alone::{Alone, assert_free};
 pub use children::Child;
 pub use clock::{Lag, Stamp};
+pub use cluster::ClusterGroup;
 pub use door::Door;
 pub use judge::{Judge, StoreJudge};
 pub use patience::{PATIENCE, eventually, eventually_some, patient};

@@ -17,9 +17,10 @@ use std::time::Duration;
 
 use redis::from_redis_value;
 
+use crate::certificates::Certificate;
 use crate::clock::Stamp;
 use crate::patience::{PATIENCE, within};
-use crate::server::Server;
+use crate::server::{self, Server};
 
 /// The name under which the sentinels watch the master.
 pub const MASTER_NAME: &str = "mymaster";
@@ -44,30 +45,38 @@ pub struct SentinelGroup {
     // Dropped first, so that they see no master die.
     sentinels: [Server; OTHER_SENTINELS + 1],
     nodes: [Server; REPLICAS + 1],
+    is_tls: bool,
+    passwords: Option<[&'static str; 2]>,
 }
 
-impl SentinelGroup {
-    /// Starts a group of the version under test and returns once it is [settled](Self::settled).
-    pub async fn start() -> Self {
-        Self::start_with(DOWN_AFTER).await
+/// How a group is to be started. Made by [`SentinelGroup::builder`].
+#[derive(Clone, Copy, Debug)]
+pub struct Builder {
+    down_after: Duration,
+    asks_for_certificates: bool,
+    passwords: Option<[&'static str; 2]>,
+}
+
+impl Builder {
+    /// Has every process serve TLS and nothing else, also for the others of the group, and ask its clients for a certificate.
+    #[must_use]
+    pub const fn tls(mut self) -> Self {
+        self.asks_for_certificates = true;
+        self
     }
 
-    /// Starts a group whose sentinels take no process for dead, so that it never has a failover by itself, however busy the machine is.
-    pub async fn start_steady() -> Self {
-        Self::start_with(Duration::from_secs(3600)).await
+    /// Has the servers and the sentinels ask for a password each, also of each other.
+    #[must_use]
+    pub const fn passwords(mut self, server: &'static str, sentinel: &'static str) -> Self {
+        self.passwords = Some([server, sentinel]);
+        self
     }
 
-    async fn start_with(down_after: Duration) -> Self {
-        let node = || {
-            Server::builder()
-                .arg("databases", "1000")
-                .arg("repl-diskless-sync", "yes")
-                .arg("repl-diskless-sync-delay", "0")
-                .arg("replica-read-only", "yes")
-        };
-        let master = node().start();
+    /// Starts the group and returns once it is [settled](SentinelGroup::settled).
+    pub async fn start(self) -> SentinelGroup {
+        let master = self.node().start();
         let following = format!("127.0.0.1 {}", master.port());
-        let replica = || node().arg("replicaof", &following).start();
+        let replica = || self.node().arg("replicaof", &following).start();
         let nodes = [replica(), replica(), master];
         // A sentinel that finds the master without its replicas looks for them again only ten seconds later.
         within(LIMIT, "both replicas to be online at the first master", || {
@@ -78,30 +87,106 @@ impl SentinelGroup {
             async move { found.then_some(()) }
         })
         .await;
-
-        let watched = |setting: &str| format!("{setting} {MASTER_NAME}");
-        let (down_after, timeout) = (down_after.as_millis(), FAILOVER_TIMEOUT.as_millis());
-        let sentinel = || {
-            Server::builder()
-                .sentinel()
-                .arg("sentinel resolve-hostnames", "no")
-                .arg(&watched("sentinel monitor"), &format!("{following} {QUORUM}"))
-                .arg(&watched("sentinel down-after-milliseconds"), &down_after.to_string())
-                .arg(&watched("sentinel failover-timeout"), &timeout.to_string())
-                .arg(&watched("sentinel parallel-syncs"), "2")
-                .start()
+        let sentinel = || self.sentinel(&following).start();
+        let group = SentinelGroup {
+            sentinels: [sentinel(), sentinel(), sentinel()],
+            nodes,
+            is_tls: self.asks_for_certificates,
+            passwords: self.passwords,
         };
-        let sentinels = [sentinel(), sentinel(), sentinel()];
-        let group = Self { sentinels, nodes };
         group.settled().await;
         group
     }
 
-    /// Returns what a client connects to: `redis+sentinel://127.0.0.1:<port>,…/mymaster`, with the ports of the sentinels.
+    fn node(self) -> server::Builder {
+        let node = self
+            .process()
+            .arg("databases", "1000")
+            .arg("repl-diskless-sync", "yes")
+            .arg("repl-diskless-sync-delay", "0")
+            .arg("replica-read-only", "yes");
+        match self.passwords {
+            Some([password, _]) => node.password(password).arg("masterauth", password),
+            None => node,
+        }
+    }
+
+    fn sentinel(self, following: &str) -> server::Builder {
+        let watched = |setting: &str| format!("{setting} {MASTER_NAME}");
+        let (down_after, timeout) = (self.down_after.as_millis(), FAILOVER_TIMEOUT.as_millis());
+        let sentinel = self
+            .process()
+            .sentinel()
+            .arg("sentinel resolve-hostnames", "no")
+            .arg(&watched("sentinel monitor"), &format!("{following} {QUORUM}"))
+            .arg(&watched("sentinel down-after-milliseconds"), &down_after.to_string())
+            .arg(&watched("sentinel failover-timeout"), &timeout.to_string())
+            .arg(&watched("sentinel parallel-syncs"), "2");
+        match self.passwords {
+            Some([server, own]) => sentinel
+                .arg(&watched("sentinel auth-pass"), server)
+                .arg("sentinel sentinel-pass", own)
+                .password(own),
+            None => sentinel,
+        }
+    }
+
+    fn process(self) -> server::Builder {
+        let process = Server::builder();
+        if self.asks_for_certificates {
+            let tls = process.tls(Certificate::Valid);
+            tls.arg("tls-auth-clients", "yes").arg("tls-replication", "yes")
+        } else {
+            process
+        }
+    }
+}
+
+impl SentinelGroup {
+    /// Starts a group of the version under test and returns once it is [settled](Self::settled).
+    pub async fn start() -> Self {
+        Self::builder().start().await
+    }
+
+    /// Starts a group whose sentinels take no process for dead, so that it never has a failover by itself, however busy the machine is.
+    pub async fn start_steady() -> Self {
+        let builder = Builder {
+            down_after: Duration::from_secs(3600),
+            ..Self::builder()
+        };
+        builder.start().await
+    }
+
+    /// A group with options.
+    #[must_use]
+    pub const fn builder() -> Builder {
+        Builder {
+            down_after: DOWN_AFTER,
+            asks_for_certificates: false,
+            passwords: None,
+        }
+    }
+
+    /// Returns what a client connects to: `redis+sentinel://127.0.0.1:<port>,…/mymaster`, with the ports of the sentinels, and with the
+    /// passwords if there are some.
     #[must_use]
     pub fn url(&self) -> String {
-        let hosts = self.sentinel_ports().map(|port| format!("127.0.0.1:{port}"));
-        format!("redis+sentinel://{}/{MASTER_NAME}", hosts.join(","))
+        let [server, sentinel] = self.passwords.unwrap_or_default();
+        self.url_with(server, sentinel)
+    }
+
+    /// Returns the [`url`](Self::url) with these passwords of the master and of the sentinels. They are written as they are.
+    #[must_use]
+    pub fn url_with(&self, server: &str, sentinel: &str) -> String {
+        let hosts = self.sentinel_ports().map(|port| format!("127.0.0.1:{port}")).join(",");
+        let scheme = if self.is_tls { "rediss" } else { "redis" };
+        let user = if server.is_empty() { "" } else { &format!(":{server}@") };
+        let query = if sentinel.is_empty() {
+            ""
+        } else {
+            &format!("?sentinel_password={sentinel}")
+        };
+        format!("{scheme}+sentinel://{user}{hosts}/{MASTER_NAME}{query}")
     }
 
     /// Returns the ports of the three sentinels.
@@ -214,6 +299,23 @@ impl SentinelGroup {
             async move { accepted }
         })
         .await
+    }
+
+    /// Returns the moment from which a sentinel names the node at a port to clients. In a failover that is after its first write.
+    pub async fn wait_until_named(&self, port: u16) -> Stamp {
+        within(LIMIT, "a sentinel to name the new master", || {
+            let is_named = self
+                .running_sentinels()
+                .any(|sentinel| named_master(sentinel) == Some(port));
+            async move { is_named.then(Stamp::now) }
+        })
+        .await
+    }
+
+    /// Makes a node a replica of the one at `master`, as the sentinels do with the former master of a manual failover about ten seconds
+    /// after it.
+    pub fn demote(&self, port: u16, master: u16) {
+        self.server(port).cmd(&["REPLICAOF", "127.0.0.1", &master.to_string()]);
     }
 
     /// Stops the node or sentinel at a port where it is (SIGSTOP); see [`Server::pause`].

@@ -320,6 +320,12 @@ impl Server {
         Self::builder().start()
     }
 
+    /// Returns whether a server can be started: whether one is installed.
+    #[must_use]
+    pub fn is_installed() -> bool {
+        !all_installed().is_empty()
+    }
+
     /// A server with options.
     #[must_use]
     pub fn builder() -> Builder {
@@ -604,6 +610,20 @@ impl Server {
         let all: String = self.ask(&["INFO"]);
         let found = all.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         found.unwrap_or_else(|| panic!("INFO has no field {field}")).to_owned()
+    }
+
+    /// The slot of a key, which a node of a cluster tells.
+    #[must_use]
+    pub fn slot_of(&self, key: &str) -> u16 {
+        self.ask(&["CLUSTER", "KEYSLOT", key])
+    }
+
+    /// Whether a node of a cluster has a key itself, also while its slot is on its way there.
+    #[must_use]
+    pub fn holds(&self, key: &str) -> bool {
+        let slot = self.slot_of(key).to_string();
+        let keys: Vec<String> = self.ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "1000"]);
+        keys.iter().any(|other| other == key)
     }
 
     /// What it has written to its log since its last start.

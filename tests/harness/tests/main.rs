@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod children;
+mod cluster;
 mod door;
 mod judge;
 mod proxy;

@@ -7,9 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use lock_runtime::{
-    Backoff, BootClock, ConfigError, Effect, FencingToken, HandoverLimits, HeldLock, Holder, HolderInfo, KeyProblem,
-    LockError, LockGuard, LockInfo, LockManager, LockManagerBuilder, LockMode, LockRequest, LostReason, Moment, OnLost,
-    Stats, StoreError, TokioClock, store, testing,
+    Backoff, BootClock, ConfigError, Credentials, Effect, FencingToken, HandoverLimits, Health, HealthChanges,
+    HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager, LockManagerBuilder,
+    LockMode, LockRequest, LostReason, Moment, OnLost, ServerHealth, ServerRole, ServerState, Stats, StoreError,
+    TokioClock, store, testing,
 };
 
 fn top() -> PathBuf {
@@ -52,12 +53,12 @@ macro_rules! types {
 }
 
 types! {
-    Backoff, BootClock, ConfigError, HandoverLimits, HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager,
+    Backoff, BootClock, ConfigError, Credentials, HandoverLimits, HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager,
     LockManagerBuilder, LockRequest, LostReason, LockMode, FencingToken, Moment, OnLost, Stats, TokioClock,
     store::AcquireAllRequest<'_>, store::AcquireRequest<'_>, store::Attempt, store::AttemptAll, store::Fence, store::Lane, store::LeaveFree,
     store::Limited, store::LockPage, store::LossHint, Effect, store::QueueRequest<'_>, store::Queued, store::Receipt,
-    store::ReleaseRequest<'_>, store::RenewRequest, store::ContentionSlot, StoreError, store::QueueOutcome, store::Ownership,
-    store::memory::MemoryStore, store::redis::LegacySetnxStore, store::redis::RedisStore,
+    store::ReleaseRequest<'_>, store::RenewRequest, store::Replicated, Health, HealthChanges, ServerHealth, ServerRole, ServerState, store::ContentionSlot, StoreError, store::QueueOutcome, store::Ownership,
+    store::memory::MemoryStore, store::redis::LegacySetnxStore, store::redis::RedisStore, store::redis::ClusterStore,
     testing::Locked, testing::RemoteHolder, testing::TestLocks,
 }
 
@@ -101,6 +102,7 @@ async fn the_future_of_every_public_async_function_is_send() {
     future("init", all, lock_runtime::init("memory://"));
     future("LockManager::connect", all, LockManager::connect("memory://"));
     future("LockManager::check_connection", all, locks.check_connection());
+    future("LockManager::check_setup", all, locks.check_setup());
     future("LockManager::inspect", all, locks.inspect("k"));
     future("LockManager::list", all, locks.list("*"));
     future("LockManager::force_release", all, locks.force_release("k"));
@@ -108,6 +110,7 @@ async fn the_future_of_every_public_async_function_is_send() {
     future("LockRequest::acquire", all, request().acquire());
     future("LockRequest::try_acquire", all, request().try_acquire());
     future("LockRequest::run", all, request().run(async {}));
+    future("HealthChanges::next", all, locks.health_changes().next());
     future("HeldLock::verify", all, held.verify());
     future("HeldLock::fencing_token", all, held.fencing_token());
     future("HeldLock::lost", all, held.lost());

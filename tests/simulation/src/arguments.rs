@@ -20,6 +20,8 @@ simulate --twice A..B              each of these seeds twice; both must do the s
 
   --crowd           three processes with eight tasks each that want the same two locks
   --dense           many faults of few kinds, and few processes that want one or two locks all the time
+  --sentinel        three servers that sentinels watch, and failovers
+  --cluster         a cluster of three masters and three replicas, whose slots move, and failovers
   --jobs N          at once; as many as there are processors by default
   --append FILE     adds a line with the commit, the sources, the seeds and what came of them
   --cover           fails unless every feature met every fault
@@ -40,7 +42,7 @@ pub enum Task {
         without: Without,
         trace: bool,
     },
-    Twice(Range<u64>),
+    Twice(Range<u64>, Shape),
     Kept(PathBuf),
     Many(Limits),
 }
@@ -98,6 +100,8 @@ impl Arguments {
                 Long("no-story") => limits.tells = false,
                 Long("crowd") => limits.shape = Shape::Crowd,
                 Long("dense") => limits.shape = Shape::Dense,
+                Long("sentinel") => limits.shape = Shape::Sentinel,
+                Long("cluster") => limits.shape = Shape::Cluster,
                 Long("rule") => limits.rule = Some(parser.value()?.string()?),
                 Long("stop") => limits.stops = true,
                 Short('h') | Long("help") => help = true,
@@ -116,7 +120,7 @@ impl Arguments {
                 without,
                 trace,
             },
-            (None, Some(seeds)) => Task::Twice(seeds),
+            (None, Some(seeds)) => Task::Twice(seeds, limits.shape),
             (Some(_), Some(_)) => return Err("give --seed or --twice".into()),
             (None, None) => {
                 let is_bounded = seeds.is_some() || limits.simulated.is_some();

@@ -53,14 +53,14 @@ pub fn one(seed: u64, shape: Shape, without: &Without, trace: bool) -> bool {
 }
 
 /// Runs each seed twice. Returns `true` if both runs always did the same.
-pub fn twice(seeds: Range<u64>, jobs: usize) -> bool {
+pub fn twice(seeds: Range<u64>, shape: Shape, jobs: usize) -> bool {
     let began = Instant::now();
     let (mut count, mut different, mut events) = (0, 0, 0);
     let run = |seed| {
         let without = Without::default();
         let (one, other) = (
-            drive::run(seed, Shape::Drawn, &without, false),
-            drive::run(seed, Shape::Drawn, &without, false),
+            drive::run(seed, shape, &without, false),
+            drive::run(seed, shape, &without, false),
         );
         (one.trace == other.trace, one.commands)
     };
@@ -94,7 +94,14 @@ pub fn kept(file: &Path, jobs: usize) -> bool {
         let (seed, argument) = line
             .split_once(' ')
             .map_or((line, None), |(seed, argument)| (seed, Some(argument)));
-        let mut shapes = [Shape::Drawn, Shape::Crowd, Shape::Dense].into_iter();
+        let mut shapes = [
+            Shape::Drawn,
+            Shape::Crowd,
+            Shape::Dense,
+            Shape::Sentinel,
+            Shape::Cluster,
+        ]
+        .into_iter();
         let shape = shapes.find(|shape| shape.argument() == argument);
         seed.parse::<u64>().ok().zip(shape).ok_or_else(|| line.to_owned())
     };
@@ -102,7 +109,7 @@ pub fn kept(file: &Path, jobs: usize) -> bool {
         Ok(seeds) => seeds,
         Err(line) => {
             eprintln!(
-                "`{line}` in {} is not a seed, alone or with `--crowd` or `--dense`",
+                "`{line}` in {} is not a seed, alone or with `--crowd`, `--dense`, `--sentinel` or `--cluster`",
                 file.display()
             );
             return false;
@@ -181,12 +188,12 @@ pub fn many(limits: &Limits, jobs: usize) -> bool {
             || (limits.stops && !sum.bad.is_empty());
         !is_over
     });
-    println!("{}", sum.coverage);
+    println!("{}", sum.coverage.table(limits.shape));
     println!("{}", sum.line(began.elapsed()));
     for (rule, count) in &sum.rules {
         println!("{rule}: {count} seeds");
     }
-    let uncovered = sum.coverage.missing();
+    let uncovered = sum.coverage.missing(limits.shape);
     if limits.must_cover && !uncovered.is_empty() {
         println!("not covered: {}", uncovered.join(", "));
     }

@@ -14,15 +14,19 @@ use tokio::sync::Notify;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
+use lock_simulation::cluster::{Cluster, NODES};
+use lock_simulation::group::{Group, SENTINELS, SERVERS};
 use lock_simulation::network::Network;
 use lock_simulation::process::Process;
 use lock_simulation::server::Server;
 use lock_simulation::server::data::Value;
+use lock_simulation::servers::Servers;
+use lock_simulation::trace::Trace;
 
 use crate::chance;
 use crate::faults;
-use crate::judge::{Asked, Judge, Rule, Verdict, name_of};
-use crate::plan::{BodyEnd, CallPlan, Fault, KEYS, LENGTH, Plan, ProcessPlan, Shape, Without};
+use crate::judge::{Asked, Judge, Rule, Verdict};
+use crate::plan::{BodyEnd, CallPlan, Fault, KEYS, LENGTH, Plan, ProcessPlan, Shape, Without, name_of, stored_name};
 
 /// All calls are over this long after the last has begun.
 const CALLS_END: Duration = Duration::from_secs(120);
@@ -38,6 +42,10 @@ const MOST_FOR_A_RELEASE: u64 = 15;
 const MOST_AMONG_STRANGERS: u64 = 40;
 /// The most connections for each process: at all, for each second, and for each second in which something is wrong.
 const MOST_DIALS: (u64, u64, u64) = (20, 1, 50);
+
+/// The most commands for each process and sentinel: at all, for each second, and for each second in which something is wrong. A question is
+/// three, after eight on a new connection.
+const MOST_QUESTIONS: (u64, u64, u64) = (40, 1, 40);
 
 /// What a run has left to tell.
 pub struct Ended {
@@ -69,10 +77,25 @@ pub fn run(seed: u64, shape: Shape, without: &Without, is_read: bool) -> Ended {
 /// What all of a run share.
 pub struct Stage {
     pub plan: Plan,
-    pub server: Server,
+    pub servers: Servers,
+    /// One failover, and one fault of sentinels, at a time.
+    pub turns: [tokio::sync::Mutex<()>; 2],
     pub network: Network,
     pub judge: Judge,
+    pub trace: Trace,
     began: Instant,
+}
+
+impl Stage {
+    /// Returns `true` as long as calls begin.
+    pub fn is_on(&self) -> bool {
+        self.began.elapsed() < LENGTH
+    }
+
+    /// Returns the server that has a key.
+    pub fn server_of(&self, key: usize) -> Server {
+        self.servers.server_of(stored_name(key).as_bytes())
+    }
 }
 
 /// A process, with the manager of its present incarnation.
@@ -115,17 +138,30 @@ impl Done {
 }
 
 async fn story(plan: Plan, is_read: bool) -> Ended {
-    let server = Server::new(plan.version, is_read);
-    let network = Network::new(server.clone(), plan.seed);
-    let judge = Judge::new(server.clone(), KEYS, &plan);
+    let trace = Trace::new(is_read);
+    let servers = match (&plan.several, plan.shape) {
+        (Some(drawn), Shape::Cluster) => {
+            Servers::Cluster(Cluster::new(plan.version, &trace, &drawn.ahead, &drawn.given))
+        }
+        (Some(drawn), _) => Servers::Group(Group::new(plan.version, &trace, &drawn.ahead)),
+        (None, _) => Servers::One(Server::new(plan.version, &trace)),
+    };
+    servers.lag(plan.lag());
+    let network = Network::new(servers.places(), plan.seed);
+    let judge = Judge::new(servers.clone(), trace.clone(), KEYS, &plan);
     let stage = Arc::new(Stage {
-        server: server.clone(),
+        servers,
+        turns: Default::default(),
         network: network.clone(),
         judge: judge.clone(),
+        trace: trace.clone(),
         began: Instant::now(),
         plan,
     });
-    server.note(|| format!("seed {}: {:?}", stage.plan.seed, stage.plan.version));
+    if stage.plan.wants_replicas() {
+        stage.servers.are_looked_at(judge.looker());
+    }
+    trace.note(|| format!("seed {}: {:?}", stage.plan.seed, stage.plan.version));
     let done = Arc::new(Done::default());
     let hosts: Vec<Arc<faults::Slot>> = (0..stage.plan.processes.len())
         .map(|number| {
@@ -168,7 +204,14 @@ async fn story(plan: Plan, is_read: bool) -> Ended {
     // been replaced. A killed process drops nothing.
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let dials = usize::try_from(network.counts().1).unwrap_or(usize::MAX);
-    let most = 1 + stage.plan.processes.len() * 2 + dials.max(stage.plan.processes.len() * 3 * 4);
+    // Several have one that replicates, and each of these servers looks for keys.
+    let of_several = match stage.servers {
+        Servers::One(_) => 0,
+        Servers::Group(_) => SERVERS + SENTINELS,
+        // One that asks where the slots are, for each process, and two for each node that it knows.
+        Servers::Cluster(_) => NODES + stage.plan.processes.len() * (1 + 2 * NODES),
+    };
+    let most = 1 + of_several + stage.plan.processes.len() * 2 + dials.max(stage.plan.processes.len() * 3 * 4);
     if tasks > most && !stage.plan.faults.iter().any(|fault| fault.kind == Fault::Kill) {
         judge.violates(Rule::NoTraces, format!("{tasks} tasks are left without a manager"));
     }
@@ -181,12 +224,12 @@ async fn story(plan: Plan, is_read: bool) -> Ended {
             );
         }
     }
-    let (trace, story) = server.trace();
+    let (hash, story) = trace.take();
     Ended {
-        trace,
+        trace: hash,
         story,
         verdict: judge.verdict(),
-        commands: server.commands(),
+        commands: trace.commands(),
         dials: network.counts().1,
         length: stage.began.elapsed(),
     }
@@ -194,13 +237,19 @@ async fn story(plan: Plan, is_read: bool) -> Ended {
 
 /// Looks for what calls have left in the store.
 fn traces(stage: &Stage, hosts: &[Arc<faults::Slot>]) {
-    let keys: Vec<Vec<u8>> = stage.server.change(|engine| engine.data.keys().cloned().collect());
+    for server in stage.servers.masters() {
+        traces_on(stage, &server, hosts);
+    }
+}
+
+fn traces_on(stage: &Stage, server: &Server, hosts: &[Arc<faults::Slot>]) {
+    let keys: Vec<Vec<u8>> = server.change(|engine| engine.data.keys().cloned().collect());
     for key in keys {
         let name = String::from_utf8_lossy(&key).into_owned();
-        if name == "dist_lock:%lock-fence" {
+        if name.starts_with("dist_lock:%lock-fence") {
             continue;
         }
-        let members = stage.server.change(|engine| {
+        let members = server.change(|engine| {
             let now = engine.now().as_millis();
             engine
                 .data
@@ -225,19 +274,25 @@ fn traces(stage: &Stage, hosts: &[Arc<faults::Slot>]) {
             stage.judge.violates(Rule::NoTraces, format!("{name} is left: {value}"));
         }
         // A killed process has left it, or an operator has.
-        drop(stage.server.command(&["DEL", &name]));
+        drop(server.command(&["DEL", &name]));
     }
 }
 
 /// Looks for connections and subscriptions that nobody needs any more.
 fn connections(stage: &Stage, hosts: &[Arc<faults::Slot>]) {
-    let listening = stage.server.change(|engine| {
-        let all = engine
-            .sessions
-            .iter()
-            .filter(|(_, session)| !session.channels.is_empty());
-        all.map(|(id, _)| *id).collect::<Vec<_>>()
-    });
+    let masters = stage.servers.masters();
+    let listening: Vec<u64> = masters
+        .iter()
+        .flat_map(|server| {
+            server.change(|engine| {
+                let all = engine
+                    .sessions
+                    .iter()
+                    .filter(|(_, session)| !session.channels.is_empty());
+                all.map(|(id, _)| *id).collect::<Vec<_>>()
+            })
+        })
+        .collect();
     for slot in hosts {
         let host = slot.get();
         let links = stage.network.links(u32::try_from(host.number).unwrap_or_default());
@@ -246,8 +301,17 @@ fn connections(stage: &Stage, hosts: &[Arc<faults::Slot>]) {
             let what = format!("process {} still listens on {heard} connections", host.number);
             stage.judge.violates(Rule::NoTraces, what);
         }
-        // One for pushes, one of the lock thread, one of each runtime, and for a minute four retired ones of each of these.
-        let most = 1 + (1 + host.runtimes.len()) * 5;
+        // One for pushes, one of the lock thread, one of each runtime, and for a minute four retired ones of each of these. And those on which
+        // replicas are waited for.
+        let replicas = if stage.plan.wants_replicas() { 5 } else { 0 };
+        let at_one = 1 + (1 + host.runtimes.len()) * 5 + replicas;
+        let most = match stage.servers {
+            Servers::One(_) => at_one,
+            // And one for each sentinel.
+            Servers::Group(_) => at_one + SENTINELS,
+            // As many for each node, and one on which it is asked where the slots are.
+            Servers::Cluster(_) => NODES * (at_one + 1),
+        };
         if links.len() > most {
             let what = format!(
                 "process {} has {} connections, at most {most} are needed",
@@ -257,20 +321,25 @@ fn connections(stage: &Stage, hosts: &[Arc<faults::Slot>]) {
             stage.judge.violates(Rule::NoStorm, what);
         }
     }
-    let (commands, asked) = (stage.server.commands(), stage.judge.asked());
+    let (commands, asked) = (stage.trace.commands(), stage.judge.asked());
     let dials = stage.network.counts().1;
     let seconds = stage.began.elapsed().as_secs() + 1;
     let processes = u64::try_from(hosts.len()).unwrap_or_default();
-    stage.server.note(|| {
+    stage.trace.note(|| {
         format!("{commands} commands, {dials} dials for {asked} calls of {processes} processes in {seconds} s")
     });
-    let (most_commands, most_dials) = (MOST_COMMANDS, MOST_DIALS);
+    let (nodes, sentinels) = match stage.servers {
+        Servers::One(_) => (1, 0),
+        Servers::Group(_) => (1, SENTINELS),
+        Servers::Cluster(_) => (NODES, 0),
+    };
+    let [nodes, sentinels] = [nodes, sentinels].map(|count| u64::try_from(count).unwrap_or_default());
     let disturbed = stage.judge.disturbed_for().as_secs() + 1;
-    let by_time = seconds * most_commands.1 + disturbed * most_commands.2;
+    let by_time = nodes * (seconds * MOST_COMMANDS.1 + disturbed * MOST_COMMANDS.2);
     let by_call = if stage.judge.has_strangers() {
         MOST_AMONG_STRANGERS
     } else {
-        most_commands.0
+        MOST_COMMANDS.0
     };
     let by_release = stage.judge.doubted() * MOST_FOR_A_RELEASE;
     if commands > asked * by_call + by_release + processes * by_time {
@@ -279,7 +348,16 @@ fn connections(stage: &Stage, hosts: &[Arc<faults::Slot>]) {
             format!("{commands} commands for {asked} calls in {seconds} s"),
         );
     }
-    if dials > processes * (most_dials.0 + seconds * most_dials.1 + disturbed * most_dials.2) {
+    let questions = stage.trace.questions();
+    if questions
+        > processes * sentinels * (MOST_QUESTIONS.0 + seconds * MOST_QUESTIONS.1 + disturbed * MOST_QUESTIONS.2)
+    {
+        stage.judge.violates(
+            Rule::NoStorm,
+            format!("{questions} questions to sentinels in {seconds} s"),
+        );
+    }
+    if dials > processes * nodes * (MOST_DIALS.0 + seconds * MOST_DIALS.1 + disturbed * MOST_DIALS.2) {
         stage.judge.violates(
             Rule::NoStorm,
             format!("{dials} connections were asked for in {seconds} s"),
@@ -474,7 +552,14 @@ impl Drop for Ends {
 fn manager(stage: &Arc<Stage>, plan: &ProcessPlan, process: &Process) -> LockManager {
     let (network, home) = (stage.network.clone(), process.clone());
     let (passes, time) = plan.handover;
-    LockManager::builder("redis://simulated")
+    let number = usize::try_from(process.number()).unwrap_or_default();
+    let named = stage
+        .plan
+        .several
+        .as_ref()
+        .and_then(|several| several.named.get(number));
+    let url = stage.servers.url(number, named.copied().unwrap_or(1));
+    LockManager::builder(&url)
         .world(process.world())
         .dial(move |info, config| network.clone().dial(home.clone(), info, config))
         .handover(HandoverLimits::new(passes, time))
@@ -496,6 +581,7 @@ async fn one_call(host: &Arc<Host>, task: usize, plan: &CallPlan) {
         runtime: host.runtime(host.stage.plan.processes[host.number].tasks[task].runtime),
         home: &host.process,
         passed_for: host.stage.plan.processes[host.number].handover.1,
+        response_timeout: host.stage.plan.processes[host.number].response_timeout,
         plan,
     });
     let _ended = EndsCall(judge.clone(), id);
@@ -561,6 +647,9 @@ fn request(locks: &LockManager, plan: &CallPlan) -> LockRequest {
     if plan.keys.len() == 1 {
         request = request.mode(plan.mode.clone());
     }
+    if plan.min_replicas > 0 {
+        request = request.min_replicas(plan.min_replicas);
+    }
     if let Some(most) = plan.max_renewals {
         request = request.max_renewals(most);
     }
@@ -610,7 +699,7 @@ impl Drop for Leaves {
     }
 }
 
-#[distributed_lock(key = "key:<key>", coalesce, manager = host.locks, lease = plan.lease, wait = plan.wait)]
+#[distributed_lock(key = "key:<key>", coalesce, manager = host.locks, lease = plan.lease, wait = plan.wait, min_replicas = plan.min_replicas)]
 async fn read_through(host: &Arc<Host>, key: usize, id: u64, plan: &CallPlan) -> Result<u64, LockError> {
     let inner = body(Arc::clone(host), id, plan.clone());
     Ok(Watched::new(host, id, Box::pin(inner)).await.unwrap_or(u64::MAX))
@@ -679,6 +768,7 @@ async fn drive_another(host: &Arc<Host>, plan: &CallPlan) {
         runtime: 0,
         home: &host.process,
         passed_for: Duration::ZERO,
+        response_timeout: Duration::ZERO,
         plan: &other,
     });
     let ended = EndsCall(judge.clone(), id);

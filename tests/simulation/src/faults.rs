@@ -8,14 +8,18 @@ use tokio::time::{sleep, sleep_until};
 
 use lock_simulation::network::{DialFault, Silence};
 use lock_simulation::process::Process;
+use lock_simulation::server::Server;
 use lock_simulation::server::data::Value;
 use lock_simulation::server::engine::Engine;
 use lock_simulation::server::log::Kept;
 use lock_simulation::server::resp::Reply;
+use lock_simulation::servers::Servers;
 
 use crate::drive::{Host, Stage};
-use crate::judge::{Asked, STRANGER, Scope, name_of};
-use crate::plan::{Fault, FaultPlan};
+use crate::failovers;
+use crate::judge::{Asked, STRANGER, Scope};
+use crate::plan::{Fault, FaultPlan, KEYS, stored_name};
+use crate::shards;
 
 /// The present incarnation of a process.
 pub struct Slot(Mutex<Arc<Host>>);
@@ -54,14 +58,15 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
     if host.process.is_killed() {
         return;
     }
-    let (server, network, judge) = (&stage.server, &stage.network, &stage.judge);
+    let (network, judge) = (&stage.network, &stage.judge);
     let number = u32::try_from(host.number).unwrap_or_default();
     let mine = Scope::Process(host.number);
     let links = network.links(number);
     let link = (!links.is_empty()).then(|| links[chance.usize(..links.len())]);
     let struck = &stage.plan.struck;
     let key = struck[chance.usize(..struck.len())];
-    let name = format!("dist_lock:{}", name_of(key));
+    let name = stored_name(key);
+    let server = &stage.server_of(key);
     match fault.kind {
         Fault::Cut | Fault::ClientKill => {
             let trouble = judge.strikes(fault.kind, mine);
@@ -157,6 +162,10 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
             if !matches!(server.command(&words), Reply::Error(_)) {
                 match fault.kind {
                     Fault::Overwrite => judge.overwrites(key, fault.lasts),
+                    Fault::Flush if matches!(stage.servers, Servers::Cluster(_)) => {
+                        let its = (0..KEYS).filter(|key| stage.server_of(*key).is(server));
+                        its.for_each(|key| judge.loses(Some(key), true));
+                    }
                     _ => judge.loses(lost, true),
                 }
             }
@@ -178,8 +187,7 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
             if fault.kind == Fault::RestartRewound {
                 judge.is_rewound();
             }
-            server.go_down(true);
-            network.cut_all();
+            network.take_down(server);
             sleep(fault.lasts).await;
             server.restart(kept);
             server.go_down(false);
@@ -281,11 +289,11 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
         }
         Fault::Forge => {
             judge.strikes_only(fault.kind);
-            forge(stage, fault.lasts, &mut chance).await;
+            forge(server, fault.lasts, &mut chance).await;
         }
         Fault::ForgeQueue => {
             let trouble = judge.strikes(fault.kind, Scope::Everybody);
-            forge_queues(stage, fault.lasts, &mut chance).await;
+            forge_queues(server, fault.lasts, &mut chance).await;
             judge.is_over(trouble);
         }
         Fault::ForeignPoller => {
@@ -319,14 +327,37 @@ async fn strike(stage: &Arc<Stage>, slot: &Slot, fault: &FaultPlan, mut chance: 
             poll(stage, key, fault.lasts, Some(rhythm), &mut chance).await;
         }
         Fault::NotPolled | Fault::Dropped | Fault::Panic | Fault::Blocked => {}
+        Fault::Lag => {
+            judge.strikes_only(fault.kind);
+            stage.servers.lag(fault.lasts);
+            sleep(fault.lasts * 2).await;
+            stage.servers.lag(stage.plan.lag());
+        }
+        Fault::Failover
+        | Fault::TwoFailovers
+        | Fault::MasterDies
+        | Fault::MasterDark
+        | Fault::SentinelApart
+        | Fault::SentinelsSilent
+        | Fault::SentinelsRefuse
+        | Fault::SentinelRestart
+        | Fault::EpochsReset
+        | Fault::SlotMoves
+        | Fault::SlotJumps
+        | Fault::MasterStands
+        | Fault::BusSplit => match &stage.servers {
+            Servers::One(_) => {}
+            Servers::Group(group) => failovers::strike(stage, group, fault, &mut chance).await,
+            Servers::Cluster(cluster) => shards::strike(stage, cluster, (fault, key), &mut chance).await,
+        },
     }
 }
 
 /// Publishes messages in the name of the server: what waits in the queues, with the largest token.
-async fn forge(stage: &Stage, lasts: Duration, chance: &mut fastrand::Rng) {
+async fn forge(server: &Server, lasts: Duration, chance: &mut fastrand::Rng) {
     let began = tokio::time::Instant::now();
     while began.elapsed() < lasts {
-        let (channels, values) = stage.server.change(|engine| {
+        let (channels, values) = server.change(|engine| {
             let channels: Vec<Vec<u8>> = engine
                 .sessions
                 .values()
@@ -352,11 +383,7 @@ async fn forge(stage: &Stage, lasts: Duration, chance: &mut fastrand::Rng) {
                 let value = member.splitn(4, ':').nth(3).unwrap_or(&member).to_owned();
                 let token = if chance.bool() { "18446744073709551615" } else { "" };
                 let channel = String::from_utf8_lossy(channel);
-                drop(
-                    stage
-                        .server
-                        .command(&["PUBLISH", &channel, &format!("{token}:{value}")]),
-                );
+                drop(server.command(&["PUBLISH", &channel, &format!("{token}:{value}")]));
             }
         }
         sleep(Duration::from_millis(chance.u64(1..50))).await;
@@ -367,10 +394,10 @@ async fn forge(stage: &Stage, lasts: Duration, chance: &mut fastrand::Rng) {
 pub const FORGER: &str = ":forger:";
 
 /// Puts members in front of the queues, in the name of processes that wait there, which ask for the lock for ever.
-async fn forge_queues(stage: &Stage, lasts: Duration, chance: &mut fastrand::Rng) {
+async fn forge_queues(server: &Server, lasts: Duration, chance: &mut fastrand::Rng) {
     let began = tokio::time::Instant::now();
     while began.elapsed() < lasts {
-        let queues: Vec<(String, String)> = stage.server.change(|engine| {
+        let queues: Vec<(String, String)> = server.change(|engine| {
             let keys = engine.data.keys().filter(|key| key.starts_with(b"dist_lock:%lock-"));
             let queues = keys.filter_map(|key| match engine.data.get(key) {
                 Some(Value::Sorted(members)) => {
@@ -394,7 +421,7 @@ async fn forge_queues(stage: &Stage, lasts: Duration, chance: &mut fastrand::Rng
             };
             let value = format!("{class}{:032x}{FORGER}0:", chance.u128(..));
             let member = format!("{claim}:0:{process}:{value}");
-            drop(stage.server.command(&["ZADD", &queue, "1", &member]));
+            drop(server.command(&["ZADD", &queue, "1", &member]));
         }
         sleep(Duration::from_millis(chance.u64(200..2_000))).await;
     }
@@ -405,13 +432,13 @@ async fn poll(stage: &Arc<Stage>, key: usize, lasts: Duration, rhythm: Option<Du
     let began = tokio::time::Instant::now();
     // Keys of other modes are no business of such a client.
     let key = [0, 1, 5][key % 3];
-    let name = format!("dist_lock:{}", name_of(key));
+    let name = stored_name(key);
     let home = Process::new(u32::try_from(STRANGER).unwrap_or_default(), 0, 0.0, chance.fork());
     let plan = crate::plan::CallPlan::foreign(key);
     stage.judge.begins_polling(key, rhythm.is_some());
     while began.elapsed() < lasts {
         let value = format!("foreign-{}", chance.u64(..));
-        if stage.server.command(&["SET", &name, &value, "NX", "PX", "500"]) == Reply::ok() {
+        if stage.server_of(key).command(&["SET", &name, &value, "NX", "PX", "500"]) == Reply::ok() {
             let id = stage.judge.asks(&Asked {
                 process: STRANGER,
                 incarnation: 0,
@@ -419,6 +446,7 @@ async fn poll(stage: &Arc<Stage>, key: usize, lasts: Duration, rhythm: Option<Du
                 runtime: 0,
                 home: &home,
                 passed_for: Duration::ZERO,
+                response_timeout: Duration::ZERO,
                 plan: &plan,
             });
             stage.judge.begins(id, None);
@@ -426,8 +454,8 @@ async fn poll(stage: &Arc<Stage>, key: usize, lasts: Duration, rhythm: Option<Du
             sleep(Duration::from_millis(chance.u64(1..longest))).await;
             stage.judge.leaves(id, true);
             stage.judge.ends(id, None);
-            if stage.server.command(&["GET", &name]) == Reply::text(&value) {
-                drop(stage.server.command(&["DEL", &name]));
+            if stage.server_of(key).command(&["GET", &name]) == Reply::text(&value) {
+                drop(stage.server_of(key).command(&["DEL", &name]));
             }
         }
         let pause = rhythm.unwrap_or_else(|| Duration::from_millis(chance.u64(1..30)));

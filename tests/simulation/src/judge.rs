@@ -9,12 +9,16 @@ use std::time::Duration;
 use lock_runtime::{HeldLock, LockError, LockMode, LostReason};
 use tokio::time::Instant;
 
+use lock_simulation::group::SERVERS;
 use lock_simulation::process::Process;
 use lock_simulation::server::Server;
-use lock_simulation::server::data::Value;
+use lock_simulation::server::data::{Sorted, Value};
+use lock_simulation::server::engine::Engine;
+use lock_simulation::servers::Servers;
+use lock_simulation::trace::Trace;
 
 use crate::coverage::Coverage;
-use crate::plan::{CallPlan, Fault, Plan};
+use crate::plan::{CallPlan, Fault, Plan, stored_name};
 
 /// After an outage or a loss of data, the bodies that have lost their locks end within this time.
 const FOUND_WITHIN: Duration = Duration::from_secs(1);
@@ -43,6 +47,10 @@ const COMMANDS_IN_TROUBLE: u64 = 200;
 const COMMANDS_OF_A_TRIAL: u64 = 100;
 const COMMANDS_OF_A_RELEASE: u64 = 4;
 const RELEASED_WITHIN: Duration = Duration::from_secs(30);
+/// After a failover releases are repeated within this time, so many for each call of the whole run, as one may be for several keys, and under
+/// an earlier value as well.
+const REPEATED_WITHIN: Duration = Duration::from_secs(10);
+const RELEASED_OF_A_CALL: u64 = 3;
 /// What a disturbance does to calls may be seen for this long after its end.
 const AFTERMATH: Duration = Duration::from_secs(4);
 /// The bodies that may begin inside a process under a lock that it has lost.
@@ -69,6 +77,20 @@ const COMMANDS_OF_A_SCRIPT: u32 = 900;
 /// A lock is renewed in time if the store has carried out commands for this long.
 const RENEWED_WITHIN: Duration = Duration::from_millis(700);
 
+/// Behind sentinels leases are relied on for so much less.
+const SKEW: Duration = Duration::from_millis(50);
+/// A place in a queue is offered a lock for so long.
+const CLAIM: Duration = Duration::from_millis(1_500);
+/// After all know of a new master, a call has its lock within this time if nobody else has it.
+const AT_WORK_WITHIN: Duration = Duration::from_secs(2);
+
+/// Replicas that lack nothing older than three quarters of a response time-out, less this, are counted by a server that is asked.
+const COUNTED_WITHIN: Duration = Duration::from_millis(60);
+/// What replicas have had is remembered for so long.
+const REMEMBERED: Duration = Duration::from_secs(60);
+/// The most replicas that a call wants.
+const MOST_REPLICAS: usize = SERVERS - 1;
+
 /// The rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
@@ -79,6 +101,7 @@ pub enum Rule {
     NotLostWithoutDanger,
     NoPollAfterDeadline,
     WaitIsKept,
+    Replicated,
     Progress,
     Fair,
     HarmsNobodyElse,
@@ -108,7 +131,14 @@ pub struct Judge(Arc<Mutex<Inner>>);
 
 struct Inner {
     began: Instant,
-    server: Server,
+    servers: Servers,
+    /// The last time at which the slot of each key moved or was on its way.
+    moved: Vec<Option<Instant>>,
+    /// What replicas have had of the locks of each process, by key.
+    reached: BTreeMap<(usize, Holder), Vec<Reached>>,
+    /// For each response time-out, the last time at which fewer than so many replicas kept up with the master.
+    few: BTreeMap<Duration, [Option<Instant>; MOST_REPLICAS + 1]>,
+    trace: Trace,
     calls: BTreeMap<u64, Call>,
     next: u64,
     /// The pairs of bodies that are inside and must not be, since when.
@@ -163,6 +193,23 @@ struct Inner {
     response_timeouts: Vec<Duration>,
     /// The most commands of one script.
     longest_script: u32,
+    /// How far the clocks of servers that replace one another differ, in microseconds, and the time that leases are relied on for less.
+    differ: u64,
+    skew: Duration,
+    /// The last time at which all processes knew of a new master.
+    all_know: Option<Instant>,
+}
+
+/// A process with its incarnation, or `None` for a stranger.
+type Holder = Option<(usize, u32)>;
+
+/// A value of a lock.
+struct Reached {
+    value: Vec<u8>,
+    /// The last time at which some server had it.
+    last: Instant,
+    /// The most replicas that had it at a time.
+    most: usize,
 }
 
 /// Who is disturbed.
@@ -200,6 +247,28 @@ struct Loss {
     is_heard: bool,
     /// The bodies that began since inside a process that has lost the lock.
     begun: BTreeMap<(usize, u32), u32>,
+    /// Another server has taken over, which knows the locks of these calls, until they run out there.
+    survivors: Option<BTreeMap<u64, Instant>>,
+}
+
+impl Loss {
+    fn new(key: Option<usize>) -> Self {
+        Self {
+            key,
+            at: Instant::now(),
+            lingers: false,
+            overwritten_for: Duration::ZERO,
+            is_heard: true,
+            begun: BTreeMap::new(),
+            survivors: None,
+        }
+    }
+
+    /// Returns `true` unless the lock of a call has certainly survived until now.
+    fn concerns(&self, id: u64) -> bool {
+        let survivor = self.survivors.as_ref().and_then(|survivors| survivors.get(&id));
+        survivor.is_none_or(|until| *until < Instant::now())
+    }
 }
 
 struct Call {
@@ -209,6 +278,7 @@ struct Call {
     home: Process,
     runtime: u32,
     passed_for: Duration,
+    response_timeout: Duration,
     plan: CallPlan,
     asked: Instant,
     /// It is not polled by its caller, and since when.
@@ -225,6 +295,11 @@ struct Call {
     token: Option<u64>,
     /// Its lock was lost to the server while its body ran.
     lost_at: Option<Instant>,
+    /// A call has begun since then that excludes it.
+    is_replaced: bool,
+    /// The lock was its process's again when its body was over: the server that took over has offered it to the place that the call had in its
+    /// queue.
+    has_regained: bool,
     /// Its body was over.
     left: Option<Instant>,
     /// The number of writes when it asked.
@@ -277,6 +352,16 @@ impl Call {
         wait + WAIT_SLACK
     }
 
+    /// Returns the time for which it may wait for replicas, beyond its `wait`.
+    fn for_replicas(&self) -> Duration {
+        self.response_timeout * if self.plan.min_replicas > 0 { 2 } else { 0 }
+    }
+
+    /// Returns `true` if it may have its lock and wait for replicas.
+    fn may_wait_for_replicas(&self) -> bool {
+        self.plan.min_replicas > 0 && !self.has_begun
+    }
+
     /// Returns `true` if its body runs, or may go on at any moment.
     fn is_inside(&self) -> bool {
         let Some(inside) = &self.inside else { return false };
@@ -307,15 +392,24 @@ pub struct Asked<'a> {
     pub home: &'a Process,
     /// How long a lock may have been passed on inside the process.
     pub passed_for: Duration,
+    pub response_timeout: Duration,
     pub plan: &'a CallPlan,
 }
 
 impl Judge {
-    pub fn new(server: Server, keys: usize, plan: &Plan) -> Self {
+    pub fn new(servers: Servers, trace: Trace, keys: usize, plan: &Plan) -> Self {
         let now = Instant::now();
         Self(Arc::new(Mutex::new(Inner {
             began: now,
-            server,
+            servers,
+            moved: vec![None; keys],
+            reached: BTreeMap::new(),
+            few: plan
+                .processes
+                .iter()
+                .map(|process| (process.response_timeout, [None; MOST_REPLICAS + 1]))
+                .collect(),
+            trace,
             calls: BTreeMap::new(),
             next: 1,
             pairs: BTreeMap::new(),
@@ -356,6 +450,9 @@ impl Judge {
                 .max()
                 .unwrap_or_default(),
             longest_script: 0,
+            differ: plan.differ(),
+            skew: plan.several.as_ref().map_or(Duration::ZERO, |_| SKEW),
+            all_know: None,
             response_timeouts: plan.processes.iter().map(|process| process.response_timeout).collect(),
         })))
     }
@@ -371,7 +468,7 @@ impl Judge {
         inner.next += 1;
         let plan = asked.plan.clone();
         let who = format!("call {id} of {}.{}", asked.process, asked.task);
-        inner.server.note(|| format!("{who} asks: {plan}"));
+        inner.trace.note(|| format!("{who} asks: {plan}"));
         let call = Call {
             who,
             process: asked.process,
@@ -379,6 +476,7 @@ impl Judge {
             home: asked.home.clone(),
             runtime: asked.runtime,
             passed_for: asked.passed_for,
+            response_timeout: asked.response_timeout,
             asked: Instant::now(),
             frozen: None,
             is_blocked: false,
@@ -389,6 +487,8 @@ impl Judge {
             floor: plan.keys.iter().map(|key| inner.tokens[*key]).max().unwrap_or_default(),
             token: None,
             lost_at: None,
+            is_replaced: false,
+            has_regained: false,
             left: None,
             written: inner.written[plan.keys[0]],
             passed_by: 0,
@@ -418,6 +518,14 @@ impl Judge {
         let since = Instant::now();
         call.inside = Some(Inside { since, held });
         call.has_begun = true;
+        let (keys, mode) = (call.plan.keys.clone(), call.plan.mode.clone());
+        let excludes = |call: &Call| {
+            let is_shared = mode == call.plan.mode && !matches!(mode, LockMode::Exclusive | LockMode::Write);
+            !is_shared && keys.iter().any(|key| call.plan.keys.contains(key))
+        };
+        for (other, call) in &mut inner.calls {
+            call.is_replaced |= *other != id && call.lost_at.is_some() && excludes(call);
+        }
         inner.sections += 1;
         inner.begins(id);
     }
@@ -454,18 +562,21 @@ impl Judge {
     pub fn leaves(&self, id: u64, is_done: bool) {
         let mut inner = self.inner();
         inner.look();
+        let servers = inner.servers.clone();
         let Some(call) = inner.calls.get_mut(&id) else { return };
         if call.inside.take().is_none() {
             return;
         }
         call.left = Some(Instant::now());
+        let mine = Some((call.process, call.incarnation));
+        call.has_regained = call.plan.keys.iter().all(|key| holders(&servers, *key).contains(&mine));
         let (keys, who) = (call.plan.keys.clone(), call.who.clone());
         let writes = is_done && matches!(call.plan.mode, LockMode::Exclusive | LockMode::Write);
         for key in keys {
             inner.taken[key] = Instant::now();
             inner.written[key] += u64::from(writes);
         }
-        inner.server.note(|| format!("{who} leaves, done: {is_done}"));
+        inner.trace.note(|| format!("{who} leaves, done: {is_done}"));
         inner.look();
     }
 
@@ -480,10 +591,16 @@ impl Judge {
         let begins_again = inner.begins_again;
         let Some(call) = inner.calls.get_mut(&id) else { return };
         call.token = Some(token);
-        let floor = call.floor;
+        let (floor, who) = (call.floor, call.who.clone());
         // A server whose clock was set back and which then loses the counter begins again at its clock.
-        if token <= floor && !begins_again {
-            let what = format!("{} has the token {token}, and an earlier call had {floor}", call.who);
+        // Another server's tokens are those of its own clock.
+        let differ = if inner.losses.iter().any(|loss| loss.survivors.is_some()) {
+            inner.differ
+        } else {
+            0
+        };
+        if token + differ <= floor && !begins_again {
+            let what = format!("{who} has the token {token}, and an earlier call had {floor}");
             inner.violates(Rule::TokensGrow, what);
         }
     }
@@ -500,7 +617,7 @@ impl Judge {
             call.thawed = Some(Instant::now());
         }
         let who = call.who.clone();
-        inner.server.note(|| format!("{who} is polled: {}", !is_frozen));
+        inner.trace.note(|| format!("{who} is polled: {}", !is_frozen));
         inner.strike_one(id, Fault::NotPolled);
     }
 
@@ -508,13 +625,14 @@ impl Judge {
     pub fn ends(&self, id: u64, outcome: Option<&Result<u64, LockError>>) {
         let mut inner = self.inner();
         let Some(call) = inner.calls.remove(&id) else { return };
-        inner.server.note(|| match outcome {
+        inner.trace.note(|| match outcome {
             Some(outcome) => format!("{} ends: {outcome:?}", call.who),
             None => format!("{} is dropped", call.who),
         });
         inner.pairs.retain(|(one, other), _| *one != id && *other != id);
         // The lock may have been kept for it until now.
-        if call.stood_still {
+        let has_given_back = call.may_wait_for_replicas() && !matches!(outcome, Some(Err(LockError::Busy { .. })));
+        if call.stood_still || has_given_back {
             call.plan.keys.iter().for_each(|key| inner.used[*key] = Instant::now());
         }
         if let Some(token) = call.token {
@@ -530,7 +648,7 @@ impl Judge {
             inner.doubted += call.plan.keys.len();
         }
         if let Some(outcome) = outcome {
-            inner.judge(&call, outcome);
+            inner.judge(id, &call, outcome);
         }
     }
 
@@ -542,7 +660,7 @@ impl Judge {
     /// A fault strikes: whom, and whether it lasts until [`is_over`](Self::is_over).
     pub fn strikes(&self, fault: Fault, scope: Scope) -> usize {
         let mut inner = self.inner();
-        inner.server.note(|| format!("fault: {fault} strikes {scope:?}"));
+        inner.trace.note(|| format!("fault: {fault} strikes {scope:?}"));
         inner.strike(fault, |call| scope.has(call.process));
         inner.troubles.push(Trouble {
             fault,
@@ -562,7 +680,7 @@ impl Judge {
     pub fn blocks(&self, (process, incarnation, runtime): (usize, u32, u32), is_blocked: bool) {
         let mut inner = self.inner();
         inner
-            .server
+            .trace
             .note(|| format!("the runtime {runtime} of process {process} stands still: {is_blocked}"));
         if is_blocked {
             inner.standing.insert((process, incarnation, runtime), Instant::now());
@@ -596,14 +714,14 @@ impl Judge {
     /// A fault strikes that disturbs nobody, or only the data.
     pub fn strikes_only(&self, fault: Fault) {
         let mut inner = self.inner();
-        inner.server.note(|| format!("fault: {fault} strikes"));
+        inner.trace.note(|| format!("fault: {fault} strikes"));
         inner.strike(fault, |_| true);
     }
 
     /// A fault is over.
     pub fn is_over(&self, trouble: usize) {
         let mut inner = self.inner();
-        inner.server.note(|| "fault: one is over".to_owned());
+        inner.trace.note(|| "fault: one is over".to_owned());
         if let Some(trouble) = inner.troubles.get_mut(trouble) {
             trouble.until = Some(Instant::now());
         }
@@ -628,17 +746,10 @@ impl Judge {
     /// The server may have lost what it knew of a key, or of all; or it has done so for certain.
     pub fn loses(&self, key: Option<usize>, is_certain: bool) {
         let mut inner = self.inner();
-        inner.server.note(|| format!("the server loses {key:?}"));
+        inner.trace.note(|| format!("the server loses {key:?}"));
         let now = Instant::now();
         inner.begins_again |= key.is_none() && inner.was_set_back;
-        inner.losses.push(Loss {
-            key,
-            at: now,
-            lingers: false,
-            overwritten_for: Duration::ZERO,
-            is_heard: true,
-            begun: BTreeMap::new(),
-        });
+        inner.losses.push(Loss::new(key));
         for call in inner
             .calls
             .values_mut()
@@ -646,6 +757,42 @@ impl Judge {
         {
             if key.is_none_or(|key| call.plan.keys.contains(&key)) {
                 call.lost_at.get_or_insert(now);
+            }
+        }
+    }
+
+    /// Another server takes over all keys.
+    pub fn is_replaced(&self, former: &Server, next: &Server) {
+        self.inner().is_replaced(former, next, None);
+    }
+
+    /// A node takes over these keys.
+    pub fn is_replaced_for(&self, former: &Server, next: &Server, keys: &[usize]) {
+        let mut inner = self.inner();
+        for key in keys {
+            inner.is_replaced(former, next, Some(*key));
+        }
+    }
+
+    /// The slot of a key moves, or is on its way.
+    pub fn moves(&self, key: usize) {
+        self.inner().moved[key] = Some(Instant::now());
+    }
+
+    /// A process learns which server has taken over, after a trouble.
+    pub fn is_told(&self, process: usize, trouble: usize) {
+        self.is_over(trouble);
+        let mut inner = self.inner();
+        let inner = &mut *inner;
+        inner
+            .trace
+            .note(|| format!("process {process} has been told of the new master"));
+        inner.all_know = Some(Instant::now());
+        for call in inner.calls.values_mut() {
+            let mine = Some((call.process, call.incarnation));
+            let is_lost = |key: &usize| !holders(&inner.servers, *key).contains(&mine);
+            if call.process == process && call.inside.is_some() && call.plan.keys.iter().any(is_lost) {
+                call.lost_at.get_or_insert_with(Instant::now);
             }
         }
     }
@@ -668,14 +815,10 @@ impl Judge {
     /// The server's leases have become shorter than their holders believe.
     pub fn shortens(&self) {
         let mut inner = self.inner();
-        inner.server.note(|| "leases end early".to_owned());
+        inner.trace.note(|| "leases end early".to_owned());
         inner.losses.push(Loss {
-            key: None,
-            at: Instant::now(),
             lingers: true,
-            overwritten_for: Duration::ZERO,
-            is_heard: true,
-            begun: BTreeMap::new(),
+            ..Loss::new(None)
         });
     }
 
@@ -691,6 +834,19 @@ impl Judge {
         inner
             .pairs
             .retain(|(one, other), _| calls.contains_key(one) && calls.contains_key(other));
+    }
+
+    /// Returns what is called after each step of the replicas.
+    pub fn looker(&self) -> impl Fn() + Send + Sync + 'static {
+        // The group that calls it is the judge's.
+        let judge = Arc::downgrade(&self.0);
+        move || {
+            let Some(judge) = judge.upgrade().map(Self) else { return };
+            let mut inner = judge.inner();
+            if inner.calls.values().any(Call::may_wait_for_replicas) {
+                inner.look_at_replicas();
+            }
+        }
     }
 
     /// Looks at what no event shows: those who are inside together, and those who wait for a free lock.
@@ -766,8 +922,54 @@ impl Inner {
             at: self.began.elapsed(),
             what,
         };
-        self.server.note(|| format!("VIOLATION: {violation}"));
+        self.trace.note(|| format!("VIOLATION: {violation}"));
         self.violations.push(violation);
+    }
+
+    /// Another server takes over all keys, or one. The locks survive that it knows as the one before does.
+    fn is_replaced(&mut self, former: &Server, next: &Server, only: Option<usize>) {
+        let concerns = |key: &&usize| only.is_none_or(|only| only == **key);
+        let now = Instant::now();
+        let clock = next.now();
+        let mut survivors = BTreeMap::new();
+        let mut lost = Vec::new();
+        let is_struck = |call: &Call| call.inside.is_some() && call.plan.keys.iter().any(|key| concerns(&key));
+        for (id, call) in self.calls.iter().filter(|(_, call)| is_struck(call)) {
+            let kept = call
+                .plan
+                .keys
+                .iter()
+                .filter(concerns)
+                .map(|key| kept(*key, former, next));
+            let kept: Option<Duration> = kept.reduce(|one, other| Some(one?.min(other?))).flatten();
+            if let Some(until) = kept {
+                survivors.insert(*id, now + until.saturating_sub(clock));
+            }
+            let holds = |key: &usize| holders_on(next, *key).contains(&Some((call.process, call.incarnation)));
+            if !call.plan.keys.iter().filter(concerns).all(holds) {
+                lost.push(*id);
+            }
+        }
+        self.trace.note(|| {
+            let names = |ids: &[u64]| ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+            let ids: Vec<u64> = survivors.keys().copied().collect();
+            format!(
+                "the locks of the calls {} survive, those of {} are lost",
+                names(&ids),
+                names(&lost)
+            )
+        });
+        for id in lost {
+            if let Some(call) = self.calls.get_mut(&id) {
+                call.lost_at.get_or_insert(now);
+            }
+        }
+        self.losses.push(Loss {
+            survivors: Some(survivors),
+            // Nobody is told of it before the sentinels know.
+            is_heard: false,
+            ..Loss::new(only)
+        });
     }
 
     fn strike(&mut self, fault: Fault, is_struck: impl Fn(&Call) -> bool) {
@@ -830,7 +1032,13 @@ impl Inner {
     }
 
     /// Returns `true` if a body may be inside beside another one: the server has lost its lock a short time ago. They are together since then.
-    fn may_overlap(&self, key: usize, one: &Call, other: &Call, together: Instant) -> bool {
+    fn may_overlap(
+        &self,
+        key: usize,
+        (one_id, one): (u64, &Call),
+        (id, other): (u64, &Call),
+        together: Instant,
+    ) -> bool {
         let concerns = |trouble: &&Trouble| trouble.scope.has(one.process) || trouble.scope.has(other.process);
         let was_inside = |loss: &Loss| {
             let mut bodies = [one, other].into_iter();
@@ -841,6 +1049,8 @@ impl Inner {
             })
         };
         let losses = self.losses.iter().filter(|loss| loss.key.is_none_or(|of| of == key));
+        // Where one of them has a lock that survived, both servers keep the other one out.
+        let losses = losses.filter(|loss| loss.concerns(one_id) && loss.concerns(id));
         losses.into_iter().any(|loss| {
             let mut until = if loss.lingers && was_inside(loss) {
                 together
@@ -849,6 +1059,8 @@ impl Inner {
             };
             for trouble in self.troubles.iter().filter(concerns) {
                 match trouble.until {
+                    // What strikes after all know of the new server is none of its effects.
+                    _ if loss.survivors.is_some() && trouble.since > until + FOUND_WITHIN => {}
                     None => return true,
                     Some(end) if end + FOUND_WITHIN >= loss.at => until = until.max(end),
                     Some(_) => {}
@@ -862,7 +1074,7 @@ impl Inner {
         let call = &self.calls[&id];
         let keys = call.plan.keys.clone();
         let (who, process, incarnation) = (call.who.clone(), call.process, call.incarnation);
-        self.server.note(|| format!("{who} begins"));
+        self.trace.note(|| format!("{who} begins"));
         let waits = |other: &&Call| !other.has_begun && other.plan.keys.iter().any(|key| keys.contains(key));
         if self.calls.values().filter(waits).count() > 0 {
             self.contended += 1;
@@ -874,10 +1086,18 @@ impl Inner {
                     && !other.has_begun
                     && other.plan.keys == call.plan.keys
                     && other.plan.mode == call.plan.mode
+                    // Of those that may be inside together each waits for replicas by itself, and a lock that is not renewed for as long
+                    // as it takes may end meanwhile.
+                    && (other.plan.min_replicas == 0
+                        || (other.plan.mode == LockMode::Exclusive
+                            && other.plan.renew
+                            && other.plan.max_renewals.is_none()))
                     && other.asked + CLEARLY_LATER < call.asked
                     && !other.stood_still
                     && !self.was_put_out_of_order(other.process, other.asked)
                     && !self.losses.iter().any(|loss| loss.at >= other.asked)
+                    // A slot that moves takes its queue along, but those who wait there find it again one by one.
+                    && !other.plan.keys.iter().any(|key| self.moved[*key].is_some_and(|at| at + AFTERMATH >= other.asked))
             });
             // Those who may be inside together begin in any order.
             if let Some((overtaken, _)) = overtaken {
@@ -911,6 +1131,7 @@ impl Inner {
             }
         }
         self.wait_is_kept(id);
+        self.is_replicated(id);
         for key in &keys {
             self.taken[*key] = Instant::now();
             self.used[*key] = Instant::now();
@@ -940,6 +1161,91 @@ impl Inner {
         }
     }
 
+    /// Notes what replicas have of the locks of calls that wait for them, and whether they keep up.
+    fn look_at_replicas(&mut self) {
+        let servers = self.servers.all();
+        let now = Instant::now();
+        for key in 0..self.taken.len() {
+            let mut replicas: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+            for server in &servers {
+                let (is_replica, values) = server.read(|engine| (engine.state.follows.is_some(), values(engine, key)));
+                for value in values {
+                    *replicas.entry(value).or_default() += usize::from(is_replica);
+                }
+            }
+            for (value, replicas) in replicas {
+                let known = self.reached.entry((key, holder(&value))).or_default();
+                match known.iter_mut().rev().find(|known| known.value == value) {
+                    Some(known) => (known.last, known.most) = (now, known.most.max(replicas)),
+                    None => {
+                        known.retain(|known| known.last.elapsed() < REMEMBERED);
+                        known.push(Reached {
+                            value,
+                            last: now,
+                            most: replicas,
+                        });
+                    }
+                }
+            }
+        }
+        for (response_timeout, few) in &mut self.few {
+            let counted = (*response_timeout * 3 / 4).saturating_sub(COUNTED_WITHIN);
+            let fresh = self.servers.fresh_replicas(counted);
+            few.iter_mut().skip(fresh + 1).for_each(|few| *few = Some(now));
+        }
+    }
+
+    /// As many replicas as a call wants have had its lock before its body begins.
+    fn is_replicated(&mut self, id: u64) {
+        if self.calls[&id].plan.min_replicas == 0 {
+            return;
+        }
+        self.look_at_replicas();
+        let call = &self.calls[&id];
+        let wanted = usize::try_from(call.plan.min_replicas).unwrap_or(usize::MAX);
+        let mine = Some((call.process, call.incarnation));
+        let mut broken = None;
+        for key in &call.plan.keys {
+            // Where the lock may have been lost since, its lease may have run out, or several of a process may hold it, it may be any of those of
+            // the process.
+            let is_any = call.plan.mode != LockMode::Exclusive
+                || call.stood_still
+                || call.plan.signal
+                || self.failed_over(call.process, call.asked)
+                || self
+                    .losses
+                    .iter()
+                    .any(|loss| loss.at >= call.asked && loss.key.is_none_or(|of| of == *key));
+            let present = server_of(&self.servers, *key).read(|engine| values(engine, *key));
+            let known = self.reached.get(&(*key, mine)).map_or(&[][..], Vec::as_slice);
+            let known = known.iter().filter(|known| known.last >= call.asked);
+            let most = known
+                .filter(|known| is_any || present.contains(&known.value))
+                .map(|known| known.most)
+                .max();
+            if most.is_none_or(|most| most < wanted) {
+                broken = Some(format!(
+                    "{} begins, and of {wanted} replicas {} have had its lock",
+                    call.who,
+                    most.unwrap_or_default()
+                ));
+            }
+        }
+        if let Some(what) = broken {
+            self.violates(Rule::Replicated, what);
+        }
+    }
+
+    /// Returns `true` if another server has taken over and this process did not know it at some time since then, or shortly before.
+    fn failed_over(&self, process: usize, since: Instant) -> bool {
+        self.was_disturbed_by(process, since, |fault| Fault::FAILOVERS.contains(&fault))
+    }
+
+    /// Returns `true` if the slot of a key has been on its way since then.
+    fn has_moved_since(&self, key: usize, since: Instant) -> bool {
+        self.moved[key].is_some_and(|at| at >= since)
+    }
+
     /// Returns `true` if the server knows this process as a holder of a key.
     fn holds(&self, process: usize, incarnation: u32, key: usize) -> bool {
         self.holders(key).contains(&Some((process, incarnation)))
@@ -947,27 +1253,13 @@ impl Inner {
 
     /// Returns the processes, with their incarnations, that the server knows as holders of a key; `None` for a stranger.
     fn holders(&self, key: usize) -> Vec<Option<(usize, u32)>> {
-        let name = format!("dist_lock:{}", name_of(key));
-        // As in `…:machine-3:3001:`.
-        let of = |value: &[u8]| {
-            let value = std::str::from_utf8(value).ok()?;
-            let (_, rest) = value.split_once(":machine-")?;
-            let mut numbers = rest.split(':');
-            let process: usize = numbers.next()?.parse().ok()?;
-            let number: usize = numbers.next()?.parse().ok()?;
-            Some((process, u32::try_from(number.checked_sub(process * 1_000)?).ok()?))
-        };
-        self.server.change(|engine| match engine.data.get(name.as_bytes()) {
-            Some(Value::Text(holder)) => vec![of(holder)],
-            Some(Value::Sorted(holders)) => holders.in_order().map(|(holder, _)| of(holder)).collect(),
-            None => Vec::new(),
-        })
+        holders(&self.servers, key)
     }
 
     /// Returns how often a lock has become free, rather than been handed over.
     fn was_free(&self, key: usize) -> u32 {
-        let name = format!("dist_lock:{}", name_of(key));
-        self.server.change(|engine| engine.data.removals(name.as_bytes()))
+        let name = stored_name(key);
+        server_of(&self.servers, key).change(|engine| engine.data.removals(name.as_bytes()))
     }
 
     /// Counts from now on how long a client of another kind polls for a key, if one does.
@@ -979,7 +1271,7 @@ impl Inner {
 
     fn wait_is_kept(&mut self, id: u64) {
         let call = &self.calls[&id];
-        let late = call.asked.elapsed().saturating_sub(call.limit());
+        let late = call.asked.elapsed().saturating_sub(call.limit() + call.for_replicas());
         if !late.is_zero() && !call.stood_still {
             let what = format!("{} begins {late:?} after its wait", call.who);
             self.violates(Rule::WaitIsKept, what);
@@ -1008,11 +1300,13 @@ impl Inner {
                     .unwrap_or_else(Instant::now);
                 // Of those who share a semaphore any may be the one too many.
                 let is_too_many = matches!(call.plan.mode, LockMode::Semaphore(_));
-                let mut thirds = inside.iter().map(|(_, third)| third);
-                let may_overlap = self.may_overlap(*key, call, other, since)
+                let mut thirds = inside.iter();
+                let may_overlap = self.may_overlap(*key, (**id, call), (**other_id, other), since)
                     || is_too_many
-                        && thirds
-                            .any(|third| third.plan.keys.contains(key) && self.may_overlap(*key, third, call, since));
+                        && thirds.any(|(third_id, third)| {
+                            third.plan.keys.contains(key)
+                                && self.may_overlap(*key, (**third_id, third), (**id, call), since)
+                        });
                 if is_bad && !may_overlap {
                     let what = format!("{} and {} are inside of key {key} together", other.who, call.who);
                     together.push(((**other_id, **id), Some(what)));
@@ -1097,6 +1391,7 @@ impl Inner {
                 format!("{who} waits though its lock has been free for {FREE_FOR:?}"),
             );
         }
+        self.look_at_the_new_master();
         let mut found = Vec::new();
         for call in self.calls.values().filter(|call| !call.has_begun && !call.stood_still) {
             let used = call.plan.keys.iter().map(|key| self.used[*key]).min().unwrap_or(now);
@@ -1116,7 +1411,7 @@ impl Inner {
             } else {
                 self.response_timeouts.iter().max().copied().unwrap_or_default()
             };
-            let longest = UNUSED_FOR + UNUSED_FOR_A_CALL * standing + in_vain;
+            let longest = UNUSED_FOR + UNUSED_FOR_A_CALL * standing + in_vain + self.for_replicas(call);
             if now.saturating_duration_since(since) > longest
                 && call.has_run(longest)
                 && !self.was_anybody_disturbed(since)
@@ -1128,6 +1423,63 @@ impl Inner {
         for (keys, who, longest) in found {
             keys.iter().for_each(|key| self.used[*key] = now);
             let what = format!("{who} waits though nobody is inside of its lock, which was kept for {longest:?}");
+            self.violates(Rule::Progress, what);
+        }
+    }
+
+    /// Returns how long a call that waits for replicas may keep a lock that another call waits for.
+    fn for_replicas(&self, call: &Call) -> Duration {
+        let others = self.calls.values();
+        let others = others.filter(|other| other.may_wait_for_replicas() && shares_a_key(other, call));
+        others.map(Call::for_replicas).max().unwrap_or_default()
+    }
+
+    /// Finds calls that wait for a free lock, or for one that nobody uses, after all know of a new master.
+    fn look_at_the_new_master(&mut self) {
+        let is_failover = |trouble: &Trouble| Fault::FAILOVERS.contains(&trouble.fault);
+        let known = self.all_know.filter(|_| {
+            let mut failovers = self.troubles.iter().filter(|trouble| is_failover(trouble));
+            failovers.all(|trouble| trouble.until.is_some())
+        });
+        let Some(known) = known else { return };
+        let now = Instant::now();
+        let mut found = Vec::new();
+        for call in self.calls.values().filter(|call| !call.has_begun && !call.stood_still) {
+            // What somebody had for a part of the time is not free for all of it.
+            let lately = |keys: &[Instant]| call.plan.keys.iter().map(|key| keys[*key]).max().unwrap_or(now);
+            let is_late = |since: Instant, longest: Duration| now.saturating_duration_since(since) > longest;
+            let begun = call.asked.max(known);
+            let is_free = is_late(lately(&self.taken).max(begun), AT_WORK_WITHIN);
+            let used = call.plan.keys.iter().map(|key| self.used[*key]).min().unwrap_or(now);
+            // A lock that its process does not know is given back when its release has been repeated.
+            // The new master may offer it to one place after another of calls that have long left the queue of the former one, which it has
+            // not heard of: each of them costs a claim.
+            let is_unused = is_late(used.max(begun), AT_WORK_WITHIN + UNUSED_FOR + self.for_replicas(call))
+                && call
+                    .plan
+                    .keys
+                    .iter()
+                    .any(|key| is_kept_beyond(&server_of(&self.servers, *key), *key, CLAIM));
+            let of_others = |fault: Fault| !Fault::FAILOVERS.contains(&fault);
+            let processes = usize::try_from(self.processes).unwrap_or_default();
+            let is_disturbed =
+                (0..processes).any(|process| self.was_disturbed_by(process, known.min(call.asked), of_others));
+            let stands = |other: &Call| other.stood_still && shares_a_key(other, call);
+            if (is_free || is_unused)
+                && call.has_run(AT_WORK_WITHIN)
+                && !is_disturbed
+                && self.killed.is_empty()
+                && !self.calls.values().any(stands)
+            {
+                let what = if is_free { "free" } else { "used by nobody" };
+                found.push((call.plan.keys.clone(), call.who.clone(), what));
+            }
+        }
+        for (keys, who, state) in found {
+            for key in keys {
+                (self.taken[key], self.used[key]) = (now, now);
+            }
+            let what = format!("{who} waits at the new master though its lock is {state}");
             self.violates(Rule::Progress, what);
         }
     }
@@ -1202,7 +1554,8 @@ impl Inner {
                 self.violates(Rule::Fair, what);
             }
         }
-        let most = self.server.change(|engine| std::mem::take(&mut engine.longest_script));
+        let longest = |server: Server| server.change(|engine| std::mem::take(&mut engine.longest_script));
+        let most = self.servers.all().into_iter().map(longest).max().unwrap_or_default();
         self.longest_script = self.longest_script.max(most);
         if most > COMMANDS_OF_A_SCRIPT {
             self.violates(Rule::NoStorm, format!("a script carries out {most} commands"));
@@ -1240,7 +1593,8 @@ impl Inner {
                 known = known.max(until + FOUND_WITHIN);
             }
         }
-        (left > known && !call.stood_still).then(|| {
+        let is_regained = call.has_regained && !call.is_replaced;
+        (left > known && !call.stood_still && !is_regained).then(|| {
             let what = left.duration_since(lost);
             format!("{} succeeds though its lock was lost {what:?} before its end", call.who)
         })
@@ -1253,7 +1607,7 @@ impl Inner {
             return;
         }
         let open = u64::try_from(self.calls.len()).unwrap_or_default();
-        let now = (Instant::now(), self.server.commands(), self.next, open);
+        let now = (Instant::now(), self.trace.commands(), self.next, open);
         self.second = now;
         let calls = now.2 - asked + open.max(open_then);
         while self.doubtful.front().is_some_and(|at| at.elapsed() > RELEASED_WITHIN) {
@@ -1264,13 +1618,26 @@ impl Inner {
                 .until
                 .is_none_or(|until| until.elapsed() < Duration::from_secs(2))
         };
-        let (of_process, of_call) = if self.troubles.iter().any(lately) {
+        // Calls try again while a slot is on its way.
+        let moves = self
+            .moved
+            .iter()
+            .flatten()
+            .any(|at| at.elapsed() < Duration::from_secs(2));
+        let (of_process, of_call) = if moves || self.troubles.iter().any(lately) {
             (COMMANDS_IN_TROUBLE, COMMANDS_OF_A_TRIAL)
         } else {
             (COMMANDS_A_SECOND, COMMANDS_A_CALL)
         };
         let releases = u64::try_from(self.doubtful.len()).unwrap_or_default();
-        let most = self.processes * of_process + calls * of_call + releases * COMMANDS_OF_A_RELEASE;
+        // What calls have released is released again at a new master, and once more at the next one.
+        let is_new = self.all_know.is_some_and(|at| at.elapsed() < REPEATED_WITHIN)
+            || self
+                .troubles
+                .iter()
+                .any(|trouble| Fault::FAILOVERS.contains(&trouble.fault) && trouble.until.is_none());
+        let repeated = if is_new { self.next * RELEASED_OF_A_CALL } else { 0 };
+        let most = self.processes * of_process + calls * of_call + releases * COMMANDS_OF_A_RELEASE + repeated;
         if now.1 - commands > most && !self.has_strangers {
             let what = format!(
                 "{} commands in a second for {calls} calls, at most {most} are explained",
@@ -1280,11 +1647,35 @@ impl Inner {
         }
     }
 
+    /// Returns `true` if a lock has been taken along by each server that took over while it was held, long enough for its process to learn of
+    /// the new one and to renew it there.
+    fn has_survived(&self, id: u64, call: &Call) -> bool {
+        let concerns = |loss: &&Loss| loss.at >= call.asked && loss.key.is_none_or(|of| call.plan.keys.contains(&of));
+        let mut losses = self.losses.iter().filter(concerns).peekable();
+        let learnt = self.troubles.iter().filter(|trouble| {
+            let is_failover = Fault::FAILOVERS.contains(&trouble.fault) && trouble.scope.has(call.process);
+            is_failover && trouble.until.is_none_or(|until| until >= call.asked)
+        });
+        let learnt = learnt
+            .map(|trouble| trouble.until.map(|until| until + FOUND_WITHIN))
+            .max();
+        losses.peek().is_some()
+            && losses.all(|loss| {
+                let until = loss.survivors.as_ref().and_then(|survivors| survivors.get(&id));
+                until.is_some_and(|until| learnt.flatten().is_some_and(|learnt| learnt < *until))
+            })
+    }
+
     /// Judges how a call ended.
-    fn judge(&mut self, call: &Call, outcome: &Result<u64, LockError>) {
+    fn judge(&mut self, id: u64, call: &Call, outcome: &Result<u64, LockError>) {
+        let is_other = |fault: Fault| !Fault::FAILOVERS.contains(&fault);
+        let disturbed_otherwise = self.was_disturbed_by(call.process, call.asked, is_other);
         let disturbed = self.was_disturbed(call.process, call.asked);
         let lost_data = self.losses.iter().any(|loss| {
+            // Where another server has taken over, later calls are its own.
+            let is_before = loss.survivors.is_some() && self.all_know.is_some_and(|at| at < call.asked);
             loss.key.is_none_or(|key| call.plan.keys.contains(&key))
+                && !is_before
                 && (loss.lingers || loss.at + loss.overwritten_for + Duration::from_secs(10) >= call.asked)
         });
         let waited = call.asked.elapsed();
@@ -1315,6 +1706,30 @@ impl Inner {
                     let what = format!("{who} is busy after {waited:?}, with a wait of {:?}", call.plan.wait);
                     (Rule::WaitIsKept, what)
                 })
+            }
+            Err(LockError::Lost { reason, .. })
+                if call.plan.renew
+                    && call.plan.max_renewals.is_none()
+                    && !call.stood_still
+                    && !disturbed_otherwise
+                    && self.has_survived(id, call) =>
+            {
+                let what = format!("{who} is told {reason:?} though the new master has its lock");
+                Some((Rule::NotLostWithoutDanger, what))
+            }
+            // A call that finds no master tries again.
+            // A call that waits for replicas fails where another server takes over, and has no other way.
+            Err(LockError::Store { .. })
+                if !call.has_begun
+                    && call.plan.min_replicas == 0
+                    && call.plan.wait > WAIT_SLACK
+                    && waited + WAIT_SLACK < call.plan.wait
+                    && !call.stood_still
+                    && disturbed
+                    && !disturbed_otherwise =>
+            {
+                let what = format!("{who} fails after {waited:?}, with a wait of {:?}", call.plan.wait);
+                Some((Rule::WaitIsKept, what))
             }
             Err(LockError::Lost { reason, .. })
                 if matches!(reason, LostReason::Expired | LostReason::Unreachable)
@@ -1350,7 +1765,7 @@ impl Inner {
             }
             Err(LockError::Hung { held, .. }) => {
                 let renewals = call.plan.max_renewals.unwrap_or(30);
-                let least = call.plan.lease.mul_f64(0.65) * (renewals + 1);
+                let least = call.plan.lease.saturating_sub(self.skew).mul_f64(0.65) * (renewals + 1);
                 // It counts from the request that was granted, whose answer may have been slow: that of a crowd which finds no script.
                 let asking = if disturbed { ONE_TRY } else { Duration::from_millis(100) };
                 let least = least.saturating_sub(call.passed_for + asking);
@@ -1360,8 +1775,20 @@ impl Inner {
                 })
             }
             Err(LockError::Closed { .. }) => None,
+            Err(LockError::TooFewReplicas {
+                acknowledged, wanted, ..
+            }) if waited <= call.limit() + call.for_replicas() || call.stood_still => {
+                let at = usize::try_from(*wanted).unwrap_or(usize::MAX);
+                let few = self.few.get(&call.response_timeout).and_then(|few| few.get(at));
+                let were_few = few.copied().flatten().is_some_and(|at| at >= call.asked);
+                let is_excused = were_few || self.failed_over(call.process, call.asked);
+                (acknowledged >= wanted || !is_excused).then(|| {
+                    let what = format!("{who} has {acknowledged} of {wanted} replicas, and more have kept up");
+                    (Rule::Replicated, what)
+                })
+            }
             Err(error) => {
-                let is_late = !call.has_begun && waited > call.limit() && !call.stood_still;
+                let is_late = !call.has_begun && waited > call.limit() + call.for_replicas() && !call.stood_still;
                 if is_late {
                     Some((Rule::WaitIsKept, format!("{who} fails after {waited:?}: {error:?}")))
                 } else {
@@ -1371,7 +1798,11 @@ impl Inner {
                         && self.calls.values().any(|other| {
                             other.process == call.process && other.stood_still && shares_a_key(other, call)
                         });
-                    (!disturbed && had_time && !call.stood_still && !lost_data && !is_behind_frozen)
+                    // While a slot is on its way, calls that need more than their lock alone wait for its end.
+                    let is_on_its_way = waited + WAIT_SLACK >= call.plan.wait
+                        && call.plan.keys.iter().any(|key| self.has_moved_since(*key, call.asked));
+                    let is_excused = disturbed || is_on_its_way;
+                    (!is_excused && had_time && !call.stood_still && !lost_data && !is_behind_frozen)
                         .then(|| (Rule::HarmsNobodyElse, format!("{who} fails: {error:?}")))
                 }
             }
@@ -1382,7 +1813,73 @@ impl Inner {
     }
 }
 
-/// The name of a key.
-pub fn name_of(key: usize) -> String {
-    format!("key:{key}")
+fn server_of(servers: &Servers, key: usize) -> Server {
+    servers.server_of(stored_name(key).as_bytes())
+}
+
+/// Returns the processes, with their incarnations, that its server knows as holders of a key; `None` for a stranger.
+fn holders(servers: &Servers, key: usize) -> Vec<Holder> {
+    holders_on(&server_of(servers, key), key)
+}
+
+fn holders_on(server: &Server, key: usize) -> Vec<Holder> {
+    let values = server.change(|engine| values(engine, key));
+    values.iter().map(|value| holder(value)).collect()
+}
+
+/// Returns the process in a value of a lock, as in `…:machine-3:3001:`.
+fn holder(value: &[u8]) -> Holder {
+    let value = std::str::from_utf8(value).ok()?;
+    let (_, rest) = value.split_once(":machine-")?;
+    let mut numbers = rest.split(':');
+    let process: usize = numbers.next()?.parse().ok()?;
+    let number: usize = numbers.next()?.parse().ok()?;
+    Some((process, u32::try_from(number.checked_sub(process * 1_000)?).ok()?))
+}
+
+/// Returns the values of those whom a server knows as holders of a key.
+fn values(engine: &Engine, key: usize) -> Vec<Vec<u8>> {
+    let name = stored_name(key);
+    match engine.data.get(name.as_bytes()) {
+        Some(Value::Text(holder)) => vec![holder.clone()],
+        Some(Value::Sorted(holders)) => holders.in_order().map(|(holder, _)| holder.clone()).collect(),
+        None => Vec::new(),
+    }
+}
+
+/// Returns `true` if a key does not expire on a server within this time.
+fn is_kept_beyond(server: &Server, key: usize, span: Duration) -> bool {
+    let name = stored_name(key);
+    let expires = server.read(|engine| engine.data.expires(name.as_bytes()));
+    let expires = expires.and_then(|expires| u64::try_from(expires).ok());
+    expires.is_some_and(|expires| Duration::from_millis(expires) > server.now() + span)
+}
+
+/// Returns until when the holders of a key have it on a server, if another one has the same holders.
+fn kept(key: usize, former: &Server, next: &Server) -> Option<Duration> {
+    let name = stored_name(key);
+    let of = |server: &Server| {
+        server.read(|engine| {
+            let value = engine.data.get(name.as_bytes()).cloned();
+            let expires = engine.data.expires(name.as_bytes());
+            (value, expires)
+        })
+    };
+    let ((before, _), (after, expires)) = (of(former), of(next));
+    let expires = u64::try_from(expires?).ok()?;
+    let until = match (before?, after?) {
+        (Value::Text(before), Value::Text(after)) if before == after => expires,
+        (Value::Sorted(before), Value::Sorted(after)) => {
+            let names = |all: &Sorted| all.in_order().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>();
+            if names(&before) != names(&after) {
+                return None;
+            }
+            // The score is the time at which a holder's lease is over.
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            let first = after.in_order().map(|(_, over)| over as u64).min()?;
+            first.min(expires)
+        }
+        _ => return None,
+    };
+    Some(Duration::from_millis(until))
 }

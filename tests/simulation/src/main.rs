@@ -9,9 +9,11 @@ mod campaign;
 mod chance;
 mod coverage;
 mod drive;
+mod failovers;
 mod faults;
 mod judge;
 mod plan;
+mod shards;
 mod shrink;
 
 use std::process::ExitCode;
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
             without,
             trace,
         } => campaign::one(*seed, *shape, without, *trace),
-        Task::Twice(seeds) => campaign::twice(seeds.clone(), arguments.jobs),
+        Task::Twice(seeds, shape) => campaign::twice(seeds.clone(), *shape, arguments.jobs),
         Task::Kept(file) => campaign::kept(file, arguments.jobs),
         Task::Many(limits) => campaign::many(limits, arguments.jobs),
     };

@@ -1,4 +1,4 @@
-//! The network between processes and a server, and what can go wrong in it.
+//! The network between processes and servers, and what can go wrong in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use lock_runtime::world;
 
 use crate::process::Process;
+use crate::sentinel::Address;
 use crate::server::{Server, resp};
 
 /// What a stream takes before it is read, and what is written to it at a time.
@@ -28,12 +29,12 @@ const IDLE: Duration = Duration::from_secs(13);
 /// The user that may not subscribe.
 const DEAF: &str = "deaf";
 
-/// The connections of all processes to one server. Clones are one network.
+/// The connections of all processes to all servers and sentinels. Clones are one network.
 #[derive(Clone)]
 pub struct Network(Arc<Inner>);
 
 struct Inner {
-    server: Server,
+    places: Vec<(Address, Server)>,
     state: Mutex<State>,
 }
 
@@ -42,7 +43,7 @@ struct State {
     /// The chance of each process's packets, so that fewer processes change nothing for the others.
     chances: BTreeMap<u32, fastrand::Rng>,
     links: BTreeMap<u64, Link>,
-    /// The ways to the server, by the number of the process.
+    /// The ways to the servers, by the number of the process.
     ways: BTreeMap<u32, Way>,
     /// The number of connections that were asked for.
     dials: u64,
@@ -52,7 +53,7 @@ struct State {
     deaf: BTreeSet<u32>,
 }
 
-/// The way from one process to the server.
+/// The way from one process to the servers.
 #[derive(Clone, Copy)]
 pub struct Way {
     pub dial: DialFault,
@@ -95,6 +96,9 @@ pub struct Silence {
 /// One connection.
 struct Link {
     process: u32,
+    server: Server,
+    /// It leads to a sentinel.
+    is_to_sentinel: bool,
     /// It was made in the lock thread.
     is_background: bool,
     silence: Silence,
@@ -109,9 +113,10 @@ struct Link {
 }
 
 impl Network {
-    pub fn new(server: Server, seed: u64) -> Self {
+    /// Makes a network that leads to these servers.
+    pub fn new(places: Vec<(Address, Server)>, seed: u64) -> Self {
         Self(Arc::new(Inner {
-            server,
+            places,
             state: Mutex::new(State {
                 seed,
                 chances: BTreeMap::new(),
@@ -129,7 +134,17 @@ impl Network {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connects a process with the server.
+    /// Returns what is at an address.
+    fn at(&self, info: &ConnectionInfo) -> Option<Server> {
+        let redis::ConnectionAddr::Tcp(host, port) = info.addr() else {
+            return None;
+        };
+        let mut places = self.0.places.iter();
+        let found = places.find(|(address, _)| address.host == *host && address.port == *port);
+        found.map(|(_, server)| server.clone())
+    }
+
+    /// Connects a process with the server at an address.
     ///
     /// # Errors
     /// Fails where nobody listens, and where the server ends the connection.
@@ -144,9 +159,13 @@ impl Network {
         let is_background = world::current_runtime() == Some(world::LOCK_THREAD);
         tokio::time::sleep(self.latency(number) + self.latency(number)).await;
         let way = self.way(number);
+        let Some(server) = self.at(&info) else {
+            return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
+        };
         match way.dial {
             DialFault::Refused => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
-            _ if !self.0.server.is_up() => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
+            _ if server.is_dark() => std::future::pending().await,
+            _ if !server.is_up() => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
             DialFault::Hangs => std::future::pending().await,
             _ if way.silence != Silence::default() => std::future::pending().await,
             _ if is_background && self.state().cut_off.contains(&number) => std::future::pending().await,
@@ -156,34 +175,36 @@ impl Network {
             DialFault::Dies(after) => Some(after),
             _ => None,
         };
-        let stream = self.open(number, is_background, dies_after);
+        let stream = self.open(number, server, is_background, dies_after);
         let (connection, driver) =
             MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
         drop(world::spawn_beside(&process.world(), driver));
         Ok(connection)
     }
 
-    /// Returns a stream that leads to the server.
-    pub fn connect(&self, process: u32, dies_after: Option<u32>) -> DuplexStream {
-        self.open(process, false, dies_after)
-    }
-
-    fn open(&self, process: u32, is_background: bool, dies_after: Option<u32>) -> DuplexStream {
+    /// Returns a stream that leads to a server.
+    fn open(&self, process: u32, server: Server, is_background: bool, dies_after: Option<u32>) -> DuplexStream {
         let (theirs, ours) = tokio::io::duplex(STREAM);
         let (requests, answers) = tokio::io::split(ours);
-        let (id, has_output) = self.0.server.open();
+        let (id, has_output) = server.open();
         if self.state().deaf.contains(&process) {
-            self.0.server.change(|engine| {
+            server.change(|engine| {
                 if let Some(session) = engine.sessions.get_mut(&id) {
                     DEAF.clone_into(&mut session.user);
                 }
             });
         }
         let changed = Arc::new(Notify::new());
-        let up = tokio::spawn(self.clone().up(id, requests, Arc::clone(&changed)));
-        let down = tokio::spawn(self.clone().down(id, answers, has_output, Arc::clone(&changed)));
+        let up = tokio::spawn(self.clone().up(id, server.clone(), requests, Arc::clone(&changed)));
+        let down = self
+            .clone()
+            .down(id, server.clone(), answers, has_output, Arc::clone(&changed));
+        let down = tokio::spawn(down);
+        server.note(|| format!("client {id} connects from {process}"));
         let link = Link {
             process,
+            is_to_sentinel: server.is_sentinel(),
+            server,
             is_background,
             silence: Silence::default(),
             unacknowledged: None,
@@ -193,13 +214,12 @@ impl Network {
             changed,
             tasks: vec![up.abort_handle(), down.abort_handle()],
         };
-        self.0.server.note(|| format!("client {id} connects from {process}"));
         self.state().links.insert(id, link);
         theirs
     }
 
     /// Carries what the client sends.
-    async fn up(self, id: u64, mut requests: ReadHalf<DuplexStream>, changed: Arc<Notify>) {
+    async fn up(self, id: u64, server: Server, mut requests: ReadHalf<DuplexStream>, changed: Arc<Notify>) {
         let mut unread = Vec::new();
         let mut one = [0];
         loop {
@@ -216,10 +236,10 @@ impl Network {
             if !self.travel(id, &changed, |silence| silence.up).await {
                 return;
             }
-            self.0.server.until_it_runs().await;
+            server.until_it_runs().await;
             while let Some(command) = resp::take_command(&mut unread) {
                 let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
-                self.0.server.carry_out(id, &words);
+                server.carry_out(id, &words);
                 if self.dies_now(id, words.first().copied().unwrap_or_default()) {
                     self.cut(id);
                     return;
@@ -233,7 +253,14 @@ impl Network {
     }
 
     /// Carries what the server sends.
-    async fn down(self, id: u64, mut answers: WriteHalf<DuplexStream>, has_output: Arc<Notify>, changed: Arc<Notify>) {
+    async fn down(
+        self,
+        id: u64,
+        server: Server,
+        mut answers: WriteHalf<DuplexStream>,
+        has_output: Arc<Notify>,
+        changed: Arc<Notify>,
+    ) {
         loop {
             has_output.notified().await;
             loop {
@@ -241,7 +268,7 @@ impl Network {
                     return;
                 }
                 let most = if self.trickles(id) { 1 } else { CHUNK };
-                let Some(out) = self.0.server.take_out(id, most) else {
+                let Some(out) = server.take_out(id, most) else {
                     self.cut(id);
                     return;
                 };
@@ -301,7 +328,8 @@ impl Network {
         let Some(link) = state.links.get_mut(&id) else {
             return true;
         };
-        if command.eq_ignore_ascii_case(b"SUBSCRIBE") && state.deafened.contains(&link.process) {
+        let is_deafened = state.deafened.contains(&link.process) && !link.is_to_sentinel;
+        if command.eq_ignore_ascii_case(b"SUBSCRIBE") && is_deafened {
             return true;
         }
         if link.loses_reply {
@@ -348,7 +376,7 @@ impl Network {
         let Some(link) = self.state().links.remove(&id) else {
             return;
         };
-        self.0.server.close(id);
+        link.server.close(id);
         link.end();
     }
 
@@ -398,7 +426,9 @@ impl Network {
     pub fn may_not_listen(&self, process: u32) {
         let rules = ["on", "nopass", "~*", "&*", "+@all", "-subscribe"];
         let words: Vec<&str> = ["ACL", "SETUSER", DEAF].into_iter().chain(rules).collect();
-        drop(self.0.server.command(&words));
+        for (_, server) in &self.0.places {
+            drop(server.command(&words));
+        }
         self.state().deaf.insert(process);
         self.hang_up(process);
     }
@@ -427,14 +457,15 @@ impl Network {
             if is_over {
                 let link = state.links.remove(&id);
                 drop(state);
-                self.0.server.note(|| format!("the system of client {id} gives it up"));
-                let server = self.0.server.clone();
+                let Some(link) = link else { return };
+                let server = link.server.clone();
+                server.note(|| format!("the system of client {id} gives it up"));
                 // The next that the server sends is answered by a reset. Or it asks, after five minutes.
                 drop(tokio::spawn(async move {
                     server.until_it_sends(id, Duration::from_secs(300)).await;
                     server.close(id);
                 }));
-                link.iter().for_each(Link::end);
+                link.end();
                 return;
             }
         }
@@ -447,12 +478,49 @@ impl Network {
         }
     }
 
+    /// Returns the connections to a server, the oldest first.
+    pub fn links_to(&self, server: &Server) -> Vec<u64> {
+        let state = self.state();
+        let links = state.links.iter().filter(|(_, link)| link.server.is(server));
+        links.map(|(id, _)| *id).collect()
+    }
+
     /// Ends all connections to a server that goes down.
-    pub fn cut_all(&self) {
-        let all: Vec<u64> = self.state().links.keys().copied().collect();
-        for id in all {
+    pub fn cut_all(&self, server: &Server) {
+        for id in self.links_to(server) {
             self.cut(id);
         }
+    }
+
+    /// Ends a server, with its connections.
+    pub fn take_down(&self, server: &Server) {
+        server.go_down(true);
+        self.cut_all(server);
+    }
+
+    /// Takes a server's power: nothing answers, and nothing ends.
+    pub fn darken(&self, server: &Server) {
+        server.go_dark(true);
+        for link in self.links_to(server) {
+            self.silence(link, Silence { up: true, down: true });
+        }
+    }
+
+    /// Returns `true` if what a server publishes on a channel now reaches a process.
+    pub fn is_heard_by(&self, process: u32, server: &Server, channel: &str) -> bool {
+        let all = self.links_to(server);
+        let state = self.state();
+        let mut open = all.into_iter().filter(|id| {
+            let link = state.links.get(id);
+            link.is_some_and(|link| link.process == process && link.silence == Silence::default() && !link.loses_reply)
+        });
+        let hears = |id: u64| {
+            server.read(|engine| {
+                let session = engine.sessions.get(&id);
+                session.is_some_and(|session| session.channels.contains(channel.as_bytes()))
+            })
+        };
+        open.any(hears)
     }
 }
 

@@ -7,10 +7,23 @@ use std::time::Duration;
 
 use lock_runtime::LockMode;
 
+use lock_simulation::cluster::{MASTERS, NODES};
+use lock_simulation::group::{SENTINELS, SERVERS};
+use lock_simulation::server::membership::slot_of;
 use lock_simulation::server::version::Version;
 
 /// The number of keys, one for each use.
 pub const KEYS: usize = 6;
+
+/// The name of a key.
+pub fn name_of(key: usize) -> String {
+    format!("key:{key}")
+}
+
+/// The name that a key has in the store.
+pub fn stored_name(key: usize) -> String {
+    format!("dist_lock:{}", name_of(key))
+}
 
 /// How much goes on in a seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +35,10 @@ pub enum Shape {
     Crowd,
     /// Many faults of few kinds strike few processes, which want one or two locks all the time, some of them for very short bodies.
     Dense,
+    /// A group of servers, which sentinels watch. The rest is drawn, in a part of the seeds as for `Dense`.
+    Sentinel,
+    /// A cluster, whose slots move. The rest is drawn, in a part of the seeds as for `Dense`.
+    Cluster,
 }
 
 impl Shape {
@@ -31,7 +48,23 @@ impl Shape {
             Self::Drawn => None,
             Self::Crowd => Some("--crowd"),
             Self::Dense => Some("--dense"),
+            Self::Sentinel => Some("--sentinel"),
+            Self::Cluster => Some("--cluster"),
         }
+    }
+
+    /// Returns the faults that strike in a world of this kind only, if there are several servers.
+    pub fn own_faults(self) -> &'static [Fault] {
+        match self {
+            Self::Sentinel => &Fault::OF_GROUPS,
+            Self::Cluster => &Fault::OF_CLUSTERS,
+            Self::Drawn | Self::Crowd | Self::Dense => &[],
+        }
+    }
+
+    /// Returns `true` if there are several servers.
+    pub fn has_several(self) -> bool {
+        matches!(self, Self::Sentinel | Self::Cluster)
     }
 }
 
@@ -46,6 +79,45 @@ pub struct Plan {
     /// The keys that faults strike.
     pub struck: Vec<usize>,
     pub faults: Vec<FaultPlan>,
+    pub shape: Shape,
+    /// The servers, if there are several.
+    pub several: Option<SeveralPlan>,
+}
+
+#[derive(Debug)]
+pub struct SeveralPlan {
+    /// How far each server's clock is ahead.
+    pub ahead: Vec<Duration>,
+    /// How old the data of replicas are while nothing is wrong.
+    pub lag: Duration,
+    /// The slots of the keys, and the masters of a cluster that have them at first.
+    pub given: Vec<(u16, usize)>,
+    /// How many sentinels or nodes each process is told of.
+    pub named: Vec<usize>,
+}
+
+impl SeveralPlan {
+    /// Draws by a chance of its own.
+    fn draw(seed: u64, shape: Shape, processes: usize) -> Option<Self> {
+        let (servers, told_of) = match shape {
+            Shape::Sentinel => (SERVERS, SENTINELS),
+            Shape::Cluster => (NODES, NODES),
+            Shape::Drawn | Shape::Crowd | Shape::Dense => return None,
+        };
+        let mut draw = Draw(fastrand::Rng::with_seed(seed.rotate_left(8)));
+        let most = if draw.one_in(2) { 0 } else { 45 };
+        let ahead = (0..servers).map(|_| Duration::from_millis(draw.0.u64(..=most)));
+        let ahead = ahead.collect();
+        let lag = draw.of(&[0, 0, 2, 20].map(Duration::from_millis));
+        let keys = if shape == Shape::Cluster { KEYS } else { 0 };
+        let given = (0..keys).map(|key| (slot_of(stored_name(key).as_bytes()), draw.0.usize(..MASTERS)));
+        Some(Self {
+            ahead,
+            lag,
+            given: given.collect(),
+            named: (0..processes).map(|_| draw.0.usize(1..=told_of)).collect(),
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -90,6 +162,8 @@ pub struct CallPlan {
     pub drives: bool,
     pub at_least: Duration,
     pub lock_delay: Duration,
+    /// So many replicas must have its lock before its body begins.
+    pub min_replicas: u32,
     pub body: BodyPlan,
     /// The call is polled so often, and then not for this long.
     pub freeze: Option<(u32, Duration)>,
@@ -176,9 +250,100 @@ pub enum Fault {
     CutListeners,
     /// Another library's client takes a lock in a rhythm of its own, again and again.
     SteadyPoller,
+    /// Sentinels are asked to let a replica take over. The former master takes writes for some seconds more.
+    Failover,
+    /// One failover right after another.
+    TwoFailovers,
+    /// The master ends, with its connections, and a replica takes over.
+    MasterDies,
+    /// The master's machine loses its power: nothing answers, and nothing ends.
+    MasterDark,
+    /// What the replicas have grows old.
+    Lag,
+    /// A sentinel hears nothing of the others, and names the master that it knows.
+    SentinelApart,
+    /// Sentinels stand still.
+    SentinelsSilent,
+    /// Sentinels are not there.
+    SentinelsRefuse,
+    /// A sentinel ends and begins again.
+    SentinelRestart,
+    /// Sentinels are set up anew, and count failovers from the beginning.
+    EpochsReset,
+    /// A slot moves to another node, key by key.
+    SlotMoves,
+    /// A slot moves to another node, in one step for clients.
+    SlotJumps,
+    /// A node stands still until its replica has taken over, and then goes on as a master for a moment.
+    MasterStands,
+    /// A node is cut off from the other ones, but not from clients.
+    BusSplit,
 }
 
 impl Fault {
+    /// Those of a group of servers.
+    pub const OF_GROUPS: [Self; 10] = [
+        Self::Failover,
+        Self::TwoFailovers,
+        Self::MasterDies,
+        Self::MasterDark,
+        Self::Lag,
+        Self::SentinelApart,
+        Self::SentinelsSilent,
+        Self::SentinelsRefuse,
+        Self::SentinelRestart,
+        Self::EpochsReset,
+    ];
+
+    /// Those of a cluster.
+    pub const OF_CLUSTERS: [Self; 8] = [
+        Self::SlotMoves,
+        Self::SlotJumps,
+        Self::Failover,
+        Self::MasterDies,
+        Self::MasterDark,
+        Self::MasterStands,
+        Self::BusSplit,
+        Self::Lag,
+    ];
+
+    /// Those by which another server takes over.
+    pub const FAILOVERS: [Self; 6] = [
+        Self::Failover,
+        Self::TwoFailovers,
+        Self::MasterDies,
+        Self::MasterDark,
+        Self::MasterStands,
+        Self::BusSplit,
+    ];
+
+    /// Those that strike beside them.
+    const BESIDE_GROUPS: [Self; 23] = [
+        Self::Cut,
+        Self::CutAll,
+        Self::SilentBoth,
+        Self::SilentUp,
+        Self::SilentDown,
+        Self::LoseReply,
+        Self::Trickle,
+        Self::RefuseDials,
+        Self::DialsDie,
+        Self::DialsHang,
+        Self::Slow,
+        Self::ClientKill,
+        Self::ScriptFlush,
+        Self::Delete,
+        Self::Suspend,
+        Self::Kill,
+        Self::BlockRuntime,
+        Self::EndRuntime,
+        Self::ShutDown,
+        Self::Flush,
+        Self::ServerFreeze,
+        Self::Loading,
+        Self::OutOfMemory,
+    ];
+
     /// Those that strike processes and servers.
     pub const DRAWN: [Self; 34] = [
         Self::Cut,
@@ -227,6 +392,33 @@ impl Fault {
         Self::SteadyPoller,
     ];
 
+    /// Draws what strikes a group: one failover or more, something about replicas or sentinels, and something else.
+    fn of_a_group(draw: &mut Draw) -> Vec<Self> {
+        if draw.one_in(12) {
+            return vec![draw.of(&Self::OF_GROUPS)];
+        }
+        let mut kinds = vec![draw.of(&Self::FAILOVERS)];
+        kinds.extend((0..draw.0.usize(..=2)).map(|_| draw.of(&Self::OF_GROUPS)));
+        kinds.extend((0..draw.0.usize(..=2)).map(|_| draw.of(&Self::BESIDE_GROUPS)));
+        kinds
+    }
+
+    /// Draws what strikes a cluster: slots that move, nodes that are replaced, and something else.
+    fn of_a_cluster(draw: &mut Draw) -> Vec<Self> {
+        let moves = draw.of(&[Self::SlotMoves, Self::SlotMoves, Self::SlotJumps]);
+        match draw.0.u32(..6) {
+            0 => vec![moves],
+            1 => vec![Self::SlotMoves, Self::SlotJumps],
+            2 => vec![draw.of(&Self::OF_CLUSTERS)],
+            _ => {
+                let mut kinds = vec![moves];
+                kinds.extend((0..draw.0.usize(..=2)).map(|_| draw.of(&Self::OF_CLUSTERS)));
+                kinds.extend((0..draw.0.usize(..=2)).map(|_| draw.of(&Self::BESIDE_GROUPS)));
+                kinds
+            }
+        }
+    }
+
     /// What the seeds have whose bodies drive tasks.
     const BESIDE_DRIVES: [Option<Self>; 8] = [
         None,
@@ -248,10 +440,19 @@ impl Fault {
         Self::Restart,
     ];
 
-    /// Returns all, with those that strike one call.
-    pub fn all() -> impl Iterator<Item = Self> {
-        let of_calls = [Self::NotPolled, Self::Dropped, Self::Panic, Self::Blocked];
-        Self::DRAWN.into_iter().chain(Self::LASTING).chain(of_calls)
+    /// Returns all that strike in a world of this kind, with those that strike one call.
+    pub fn all(shape: Shape) -> impl Iterator<Item = Self> {
+        let of_calls = [Self::NotPolled, Self::Dropped, Self::Panic];
+        let has_several = shape.has_several();
+        let of_several = of_calls
+            .into_iter()
+            .chain(shape.own_faults().iter().copied())
+            .chain(Self::BESIDE_GROUPS);
+        let others = Self::DRAWN.into_iter().chain(Self::LASTING).chain(of_calls);
+        let others = others.chain([Self::Blocked]);
+        of_several
+            .filter(move |_| has_several)
+            .chain(others.filter(move |_| !has_several))
     }
 }
 
@@ -442,6 +643,19 @@ impl Plan {
         let mut count = draw.0.usize(1..=4);
         match shape {
             Shape::Drawn => {}
+            Shape::Sentinel | Shape::Cluster => {
+                // Some servers' clocks are ahead, which takes a part of each lease: the shortest ones would have too little left. And failovers
+                // take their time.
+                for lease in &mut swarm.leases {
+                    *lease = (*lease).max(Duration::from_millis(300));
+                }
+                swarm.leases.push(Duration::from_secs(15));
+                swarm.waits.push(Duration::from_secs(10));
+                if draw.one_in(3) {
+                    swarm.condense(&mut draw);
+                }
+                count = draw.0.usize(1..=3);
+            }
             Shape::Crowd => {
                 swarm.crowd(&mut draw);
                 count = 3;
@@ -452,20 +666,27 @@ impl Plan {
             }
         }
         let is_dense = shape == Shape::Dense;
-        let extra = Extra::draw(seed).filter(|_| !without.has("x"));
+        let extra = Extra::draw(seed).filter(|_| !without.has("x") && !shape.has_several());
         swarm.add(extra);
+        let mut wanted = Wanted::draw(seed, shape);
         let processes = (0..count)
             .map(|process| {
                 if is_dense && !matches!(extra, Some(Extra::Long | Extra::LeaseEnd(..) | Extra::Readers)) {
                     swarm.hurry(&mut draw);
                 }
-                ProcessPlan::draw(&mut draw, &swarm, process, without)
+                ProcessPlan::draw(&mut draw, &swarm, process, without, wanted.as_mut())
             })
             .collect::<Vec<_>>();
+        let count_of = processes.len();
         let kinds = draw.0.usize(1..=if is_dense { 2 } else { 5 });
-        let kinds: Vec<Fault> = (0..kinds).map(|_| draw.of(&Fault::DRAWN)).collect();
+        let kinds: Vec<Fault> = match shape {
+            Shape::Sentinel => Fault::of_a_group(&mut draw),
+            Shape::Cluster => Fault::of_a_cluster(&mut draw),
+            _ => (0..kinds).map(|_| draw.of(&Fault::DRAWN)).collect(),
+        };
         let count = match shape {
             Shape::Dense => draw.0.usize(5..=40),
+            Shape::Cluster => draw.0.usize(1..=20),
             _ if draw.one_in(5) => 0,
             _ => draw.0.usize(1..=8),
         };
@@ -506,7 +727,28 @@ impl Plan {
             processes,
             struck,
             faults,
+            shape,
+            several: SeveralPlan::draw(seed, shape, count_of),
         }
+    }
+
+    /// Returns how far the servers' clocks differ, in microseconds.
+    pub fn differ(&self) -> u64 {
+        let ahead = self.several.as_ref().map_or(&[][..], |several| &several.ahead);
+        let (first, last) = (ahead.iter().min(), ahead.iter().max());
+        let differ = last.zip(first).map(|(last, first)| last.saturating_sub(*first));
+        differ.map_or(0, |differ| u64::try_from(differ.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// Returns how old the data of replicas are while nothing is wrong.
+    pub fn lag(&self) -> Duration {
+        self.several.as_ref().map_or(Duration::ZERO, |several| several.lag)
+    }
+
+    /// Returns `true` if calls wait for replicas.
+    pub fn wants_replicas(&self) -> bool {
+        let tasks = self.processes.iter().flat_map(|process| &process.tasks);
+        tasks.flat_map(|task| &task.calls).any(|call| call.min_replicas > 0)
     }
 
     /// Returns the names of the parts that can be left out, large ones first.
@@ -514,7 +756,9 @@ impl Plan {
         let whole = Self::draw(seed, shape, &Without::default());
         let mut parts = vec!["x".to_owned()];
         parts.extend((0..whole.processes.len()).map(|process| format!("p{process}")));
-        let extra = Extra::draw(seed).map_or(0, |extra| extra.faults(seed, whole.processes.len()).len());
+        let extra = Extra::draw(seed)
+            .filter(|_| !shape.has_several())
+            .map_or(0, |extra| extra.faults(seed, whole.processes.len()).len());
         let faults = whole.faults.len().saturating_sub(extra);
         parts.extend((0..faults).map(|fault| format!("f{fault}")));
         for (process, plan) in whole.processes.iter().enumerate() {
@@ -661,8 +905,34 @@ impl Swarm {
     }
 }
 
+/// How many replicas the calls of a seed want. Has a chance of its own, so that everything else that a seed draws stays what it is.
+struct Wanted {
+    draw: Draw,
+    of: &'static [u32],
+}
+
+impl Wanted {
+    fn draw(seed: u64, shape: Shape) -> Option<Self> {
+        let all: &[&'static [u32]] = match shape {
+            Shape::Sentinel => &[&[0], &[0, 0, 0, 0, 1], &[0, 0, 0, 1, 2], &[0, 1], &[0, 1, 1, 2]],
+            // Each master has one replica.
+            Shape::Cluster => &[&[0], &[0], &[0, 0, 0, 0, 1], &[0, 1]],
+            Shape::Drawn | Shape::Crowd | Shape::Dense => return None,
+        };
+        let mut draw = Draw(fastrand::Rng::with_seed(seed.rotate_left(16)));
+        let of = draw.of(all);
+        Some(Self { draw, of })
+    }
+}
+
 impl ProcessPlan {
-    fn draw(draw: &mut Draw, swarm: &Swarm, process: usize, without: &Without) -> Self {
+    fn draw(
+        draw: &mut Draw,
+        swarm: &Swarm,
+        process: usize,
+        without: &Without,
+        mut wanted: Option<&mut Wanted>,
+    ) -> Self {
         let runtimes = if draw.one_in(3) { 2 } else { 1 };
         let count = draw.0.usize(1..=8);
         let tasks = (0..swarm.tasks.unwrap_or(count))
@@ -670,7 +940,12 @@ impl ProcessPlan {
                 let runtime = draw.0.u32(..runtimes);
                 let (least, most) = swarm.calls;
                 let count = draw.0.usize(least..most);
-                let calls = (0..count).map(|_| CallPlan::draw(draw, swarm)).collect::<Vec<_>>();
+                let mut calls = (0..count).map(|_| CallPlan::draw(draw, swarm)).collect::<Vec<_>>();
+                if let Some(wanted) = &mut wanted {
+                    for call in &mut calls {
+                        call.min_replicas = wanted.draw.of(wanted.of);
+                    }
+                }
                 (task, TaskPlan { runtime, calls })
             })
             .collect::<Vec<_>>();
@@ -809,6 +1084,7 @@ impl CallPlan {
             tasks: false,
             at_least: Duration::ZERO,
             lock_delay: Duration::ZERO,
+            min_replicas: 0,
             freeze: None,
             drop_after: None,
             drives: false,
@@ -829,6 +1105,7 @@ impl CallPlan {
         Self {
             wait: Duration::ZERO,
             drives: false,
+            min_replicas: 0,
             ..self.clone()
         }
     }
@@ -857,6 +1134,7 @@ impl CallPlan {
             (self.guard, "guard"),
             (self.tasks, "tasks"),
             (self.drives, "drives"),
+            (self.min_replicas > 0, "min_replicas"),
         ] {
             features.extend(is_on.then_some(name));
         }
@@ -873,6 +1151,9 @@ impl fmt::Display for CallPlan {
         )?;
         for feature in self.features().iter().skip(1) {
             write!(f, ", {feature}")?;
+        }
+        if self.min_replicas > 0 {
+            write!(f, " {}", self.min_replicas)?;
         }
         for (name, span) in [("at_least", self.at_least), ("lock_delay", self.lock_delay)] {
             if !span.is_zero() {

@@ -1,6 +1,7 @@
 //! The guard of a held lock, which releases the lock when it ends.
 
 mod branch;
+mod replicas;
 mod run;
 
 use std::future::poll_fn;
@@ -139,7 +140,7 @@ impl Guard {
             // unreachable.
             return Released::Done(Err(lost));
         }
-        // The place is kept until the release is sent, unless the lock is passed on.
+        // The place is kept until the release has been tried, unless the lock is passed on.
         let place = match self.pass() {
             Ok(()) => return Released::Done(Ok(())),
             Err(place) => place,
@@ -202,7 +203,7 @@ impl Guard {
 
     /// Passes the lock to the next call in line, if there is one and the lock may be passed on.
     /// Returns `Err` if the lock has to be released. The caller then drops the place at the front
-    /// of the line once the release is sent.
+    /// of the line once the release has been tried.
     fn pass(&mut self) -> Result<(), Option<QueueHead>> {
         let passed = match self.held.leave_place() {
             // Checked before the lock is passed on: a loss that the watchdog finds afterwards does
@@ -281,8 +282,8 @@ impl Future for Leave {
 /// The progress of a release without waiting.
 enum Released {
     Done(Result<(), LockError>),
-    /// The store has to be asked. The place at the front of the line is dropped once the release is
-    /// sent.
+    /// The store has to be asked. The place at the front of the line is dropped once that has been
+    /// tried.
     InStore(Guard, Option<QueueHead>),
     /// Tasks of the lock have to end first.
     AfterTasks(Guard, Arc<Tasks>),
@@ -299,11 +300,10 @@ async fn give_back(held: &Hold, key: &str, place: Option<QueueHead>) -> Result<O
     let mut place = place;
     poll_fn(|cx| {
         let polled = answer.as_mut().poll(cx);
-        // Once the release is sent, the next call in line may ask: on the same connection its
-        // request stays behind.
-        if receipt.connection().is_some() {
-            drop(place.take());
-        }
+        // Usually the release is sent now, and the next call in line may ask: on the same connection
+        // its request stays behind. If there is no connection yet, that call waits in the store's
+        // queue: this one may never be polled again.
+        drop(place.take());
         polled
     })
     .await

@@ -43,6 +43,10 @@ impl CheckedLocks {
         self.locks.entry(held.id).or_insert_with(|| Arc::clone(held));
     }
 
+    pub(super) fn includes(&self, held: &Tenure) -> bool {
+        self.locks.contains_key(&held.id)
+    }
+
     /// Removes a lock that has ended. Returns `true` if none is left.
     pub(super) fn remove(&mut self, held: &Tenure) -> bool {
         self.locks.remove(&held.id);

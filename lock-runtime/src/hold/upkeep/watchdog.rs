@@ -19,7 +19,7 @@ use crate::hold::upkeep::checked::CheckedLocks;
 use crate::hold::upkeep::pipelined::{self, Pipelined};
 use crate::hold::upkeep::releaser;
 use crate::host::{Clock, Host, Moment, Timer, TokioClock};
-use crate::store::{LockMode, LossHint, Ownership, StoreError};
+use crate::store::{Lane, LockMode, LossHint, Ownership, StoreError};
 
 /// The maximum size of one batch: a longer script would hold up the server's other clients. The
 /// check of a key in exclusive mode, which is one read, counts as 1, and any other check or renewal
@@ -124,11 +124,33 @@ pub(crate) struct Watchdog {
     pub(super) pipelined: Pipelined,
 }
 
-/// A lock that is due, and `true` in `extend` if it is to be renewed and not only checked.
+/// A lock that is due.
 #[derive(Debug)]
 struct Due {
     held: Arc<Tenure>,
-    extend: bool,
+    request: Request,
+}
+
+/// What is asked for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    /// Whether it is still held.
+    Check,
+    /// The expiry that it has been promised already, at a server that may have an earlier one.
+    Restore,
+    /// Another lease.
+    Renew,
+}
+
+impl Due {
+    /// Returns the time to live that the key gets by a request sent at `sent`, if any.
+    fn time_to_live(&self, sent: Moment) -> Option<Duration> {
+        match self.request {
+            Request::Check => None,
+            Request::Restore => Some(self.held.time_to_live_left(sent)),
+            Request::Renew => Some(self.held.time_to_live()),
+        }
+    }
 }
 
 impl Watchdog {
@@ -214,12 +236,12 @@ impl Watchdog {
                 .get(&(store, Arc::from(&**key)))
                 .cloned()
                 .unwrap_or_default(),
-            LossHint::All(lane) | LossHint::Back(lane) => schedule
-                .queue
-                .values()
-                .filter(|held| held.servers.include(store, *lane))
-                .cloned()
-                .collect(),
+            LossHint::All(lane) | LossHint::Back(lane) | LossHint::Moved(lane) => schedule.held_on(store, *lane),
+            LossHint::Relocated(lane) => {
+                let mut suspects = schedule.held_on(store, *lane);
+                suspects.retain(|held| schedule.relocate(held, now));
+                suspects
+            }
         };
         for held in suspects {
             let mut plan = held.plan();
@@ -233,9 +255,16 @@ impl Watchdog {
             // The answer to a check under way may be from before the hint.
             let before = plan.check_at.filter(|_| !plan.in_flight);
             plan.check_at = Some(before.map_or(at, |before| before.min(at)));
-            if matches!(hint, LossHint::Back(_)) {
-                plan.check_retry = None;
-                plan.hurry(now);
+            match hint {
+                LossHint::Key(_) | LossHint::All(_) => {}
+                LossHint::Back(_) => {
+                    plan.check_retry = None;
+                    plan.hurry(now);
+                }
+                LossHint::Moved(_) | LossHint::Relocated(_) => {
+                    plan.restores = true;
+                    held.has_moved();
+                }
             }
             Self::reschedule(&mut schedule, &mut plan, &held);
         }
@@ -407,12 +436,19 @@ impl Watchdog {
                 plan.waiting = None;
                 let watched = plan.due.is_some();
                 // A check that had to wait may have become a renewal.
-                let extend = plan.renewal_due() <= now && !held.is_renewed_enough();
+                let request = if plan.renewal_due() <= now && !held.is_renewed_enough() {
+                    Request::Renew
+                } else if plan.restores {
+                    Request::Restore
+                } else {
+                    Request::Check
+                };
+                plan.restores = false;
                 drop(plan);
                 if watched {
-                    let is_a_read = !extend && held.mode == LockMode::Exclusive;
+                    let is_a_read = request == Request::Check && held.mode == LockMode::Exclusive;
                     keys += held.keys().iter().count() * if is_a_read { 1 } else { LONGER };
-                    due.push(Due { held, extend });
+                    due.push(Due { held, request });
                 }
             }
             if due.is_empty() {
@@ -484,7 +520,7 @@ impl Keeper for Watchdog {
             schedule.ends(held);
         }
         if let Some(place) = plan.waiting.take()
-            && let Some(queue) = schedule.due.get_mut(&held.servers)
+            && let Some(queue) = schedule.due.get_mut(&held.servers())
         {
             queue.waiting.remove(&(place, held.id));
         }
@@ -523,24 +559,61 @@ impl Schedule {
         plan.checked_at = Some(now);
         plan.waiting = Some(held.deadline());
         if held.manager.reports_losses && !held.manager.store.release_is_immediate() {
-            match self.checked.get_mut(&held.servers) {
-                Some(checked) => checked.insert(held),
-                None => drop(self.checked.insert(held.servers.clone(), CheckedLocks::new(held, now))),
-            }
+            self.watch_with_others(held, now);
         }
-        let queue = match self.due.get_mut(&held.servers) {
-            Some(queue) => queue,
-            None => self.due.entry(held.servers.clone()).or_default(),
-        };
+        let queue = self.due.entry(held.servers()).or_default();
         queue.waiting.insert((held.deadline(), held.id), Arc::clone(held));
+    }
+
+    /// Returns the held locks of a store of which a key lies in this lane.
+    fn held_on(&self, store: u64, lane: Lane) -> Vec<Arc<Tenure>> {
+        let held = self.queue.values();
+        held.filter(|held| held.servers().include(store, lane))
+            .cloned()
+            .collect()
+    }
+
+    /// Has a lock checked along with the others of its servers from now on.
+    fn watch_with_others(&mut self, held: &Arc<Tenure>, now: Moment) {
+        let servers = held.servers();
+        match self.checked.get_mut(&servers) {
+            Some(checked) => checked.insert(held),
+            None => drop(self.checked.insert(servers, CheckedLocks::new(held, now))),
+        }
+    }
+
+    /// Finds out again which servers have the keys of a lock. Returns `true` if these are others than
+    /// before.
+    fn relocate(&mut self, held: &Arc<Tenure>, now: Moment) -> bool {
+        let before = held.servers();
+        if !held.relocate() {
+            return false;
+        }
+        if let Some(checked) = self.checked.get_mut(&before)
+            && checked.includes(held)
+        {
+            if checked.remove(held) {
+                self.checked.remove(&before);
+            }
+            self.watch_with_others(held, now);
+        }
+        let mut plan = held.plan();
+        if let Some(place) = plan.waiting.take() {
+            if let Some(queue) = self.due.get_mut(&before) {
+                queue.waiting.remove(&(place, held.id));
+            }
+            plan.in_flight = false;
+        }
+        true
     }
 
     /// Forgets a lock that has ended, as far as other locks are checked on its account.
     fn ends(&mut self, held: &Tenure) {
-        if let Some(checked) = self.checked.get_mut(&held.servers)
+        let servers = held.servers();
+        if let Some(checked) = self.checked.get_mut(&servers)
             && checked.remove(held)
         {
-            self.checked.remove(&held.servers);
+            self.checked.remove(&servers);
         }
     }
 
@@ -629,17 +702,17 @@ impl Batch {
         let Some(first) = self.due.first() else { return };
         let manager = Arc::clone(&first.held.manager);
         let (store, timer) = (&manager.store, self.watchdog.timer);
+        // The new deadlines count from here: the store cannot have set the expiry earlier.
+        let sent = self.watchdog.clock.now();
         let requests: Vec<_> = self
             .due
             .iter()
-            .flat_map(|due| due.held.renew_requests(due.extend))
+            .flat_map(|due| due.held.renew_requests(due.time_to_live(sent)))
             .collect();
-        // The new deadlines count from here: the store cannot have set the expiry earlier.
-        let sent = self.watchdog.clock.now();
         let left = self.due.iter().map(|due| due.held.deadline().since(sent)).min();
         let left = left.unwrap_or_default();
         let answer = async {
-            let mut answer = store.renew(&requests);
+            let mut answer = store.renew_each(&requests);
             tokio::select! {
                 biased;
                 answer = &mut answer => return answer,
@@ -658,8 +731,8 @@ impl Batch {
                 let mut verdicts = verdicts.into_iter();
                 for due in due {
                     let keys = due.held.keys().iter().count();
-                    let verdict = verdicts.by_ref().take(keys).fold(Ownership::Owned, Ownership::or);
-                    self.settle(&due, sent, Some(verdict));
+                    let of_keys = verdicts.by_ref().take(keys);
+                    self.settle(&due, sent, of_keys.fold(Some(Ownership::Owned), together));
                 }
             }
             failure => {
@@ -698,9 +771,12 @@ impl Batch {
         }
         match verdict {
             Some(Ownership::Owned) => {
+                // Another server may have taken over after this request was put together, which did
+                // not restore the expiry then.
+                let restores = plan.restores;
                 plan.check_retry = None;
-                plan.check_at = plan.check_at.filter(|at| *at > sent);
-                if due.extend {
+                plan.check_at = plan.check_at.filter(|at| restores || *at > sent);
+                if due.request == Request::Renew {
                     plan.renewal_retry = None;
                     plan.renew_at = held.renewed(sent);
                 } else {
@@ -713,7 +789,7 @@ impl Batch {
                 }
                 drop(plan);
                 schedule.ends(held);
-                schedule.doubt(&held.servers);
+                schedule.doubt(&held.servers());
                 self.watchdog.rearm(&mut schedule);
                 drop(schedule);
                 let reason = if lost == Ownership::Gone {
@@ -726,7 +802,9 @@ impl Batch {
             }
             None => {
                 let now = self.watchdog.clock.now();
-                if due.extend {
+                // The answer may have been that of the server before.
+                plan.restores |= due.request != Request::Check;
+                if due.request == Request::Renew {
                     let longest = (held.lease / 10).min(held.deadline().since(now) / 4);
                     plan.renewal_retry = Some(Retry::after(plan.renewal_retry, now, longest));
                 }
@@ -776,6 +854,16 @@ impl Drop for Batch {
         for batch in batches {
             drop(host.spawn_here(batch.run()));
         }
+    }
+}
+
+/// Combines the verdicts on two keys of one lock: a key that is lost counts more than one of which
+/// nothing is known.
+fn together(one: Option<Ownership>, other: Option<Ownership>) -> Option<Ownership> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.or(other)),
+        (Some(known), None) | (None, Some(known)) => Some(known).filter(|known| *known != Ownership::Owned),
+        (None, None) => None,
     }
 }
 

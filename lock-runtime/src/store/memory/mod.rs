@@ -21,7 +21,7 @@ use crate::host::{Clock, Host, Moment, TokioClock};
 use crate::store::info::LockInfo;
 use crate::store::{
     AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, LockMode, LockPage, LockStore, Ownership,
-    QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
+    QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest, Replicated, StoreError, StoreFuture,
 };
 use exclusive::Slot;
 use queue::{Queue, Ticket};
@@ -167,6 +167,17 @@ impl LockStore for MemoryStore {
                 }
             })
             .collect())))
+    }
+
+    /// Any number: what is in memory is lost only together with all that use it.
+    fn wait_for_replicas<'a>(&'a self, requests: &'a [RenewRequest], replicas: u32) -> StoreFuture<'a, Replicated> {
+        Box::pin(async move {
+            let owned = self.renew(requests).await?.into_iter().reduce(Ownership::or);
+            Ok(match owned {
+                None | Some(Ownership::Owned) => Replicated::To(replicas),
+                Some(other) => Replicated::NotOwned(other),
+            })
+        })
     }
 
     fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {

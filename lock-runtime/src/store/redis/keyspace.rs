@@ -1,10 +1,13 @@
 //! The names of keys and channels on the server, other than the keys of the locks themselves.
 
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use super::cluster::slot::{SLOTS, slot_of, tag_in, tag_of};
 use super::reply::millis;
 use crate::host::Host;
-use crate::key::RESERVED;
+use crate::key::{KeyProblem, RESERVED};
 use crate::store::{LockMode, Queued};
 
 /// The limits for the lease of a lock that was handed over, until the waiter takes it for the whole
@@ -22,6 +25,17 @@ pub(super) struct Keyspace {
     pub(super) channels: String,
     /// The key of the fencing counter.
     counter: String,
+    spread: Spread,
+}
+
+/// How keys are spread over servers.
+#[derive(Debug)]
+enum Spread {
+    /// All are on one server.
+    Together,
+    /// They are in the slots of a cluster, of which this server has one, or none that is known
+    /// ([`SLOTS`]).
+    BySlot(AtomicU16),
 }
 
 impl Keyspace {
@@ -31,12 +45,56 @@ impl Keyspace {
             process: format!("{:016x}", host.unique()),
             channels: format!("{prefix}{RESERVED}wake:"),
             counter: format!("{prefix}{RESERVED}fence"),
+            spread: Spread::Together,
         }
     }
 
-    /// Returns the key of the fencing counter for a lock: one for all locks of this server.
-    pub(super) fn counter(&self, _lock: &str) -> &str {
-        &self.counter
+    /// Returns the names for a node of a cluster. `process` is the identifier of this process on all of
+    /// them, so that a place in a queue stays its own when the queue moves to another node.
+    pub(super) fn of_node(host: &Host, prefix: &str, process: &str) -> Self {
+        Self {
+            process: process.to_owned(),
+            spread: Spread::BySlot(AtomicU16::new(SLOTS)),
+            ..Self::new(host, prefix)
+        }
+    }
+
+    /// Returns `true` if the server is a node of a cluster.
+    pub(super) fn is_of_cluster(&self) -> bool {
+        matches!(self.spread, Spread::BySlot(_))
+    }
+
+    /// Records one of the slots that the node has.
+    pub(super) fn settle_in(&self, slot: u16) {
+        if let Spread::BySlot(home) = &self.spread {
+            home.store(slot, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the key of the fencing counter for a lock: one for all locks of this server, or one for
+    /// each slot of a cluster.
+    pub(super) fn counter(&self, lock: &str) -> Cow<'_, str> {
+        if self.is_of_cluster() && tag_of(&self.prefix).is_none() {
+            return format!("{}:{{{}}}", self.counter, tag_in(slot_of(lock))).into();
+        }
+        Cow::Borrowed(&self.counter)
+    }
+
+    /// Returns the number of those locks that one command can be about together with this one.
+    pub(super) fn group(&self, lock: &str) -> u16 {
+        if self.is_of_cluster() { slot_of(lock) } else { 0 }
+    }
+
+    /// Returns why a lock under this key is impossible, if it is.
+    pub(super) fn refuses(&self, lock: &str) -> Option<KeyProblem> {
+        // The usual key is a tag as a whole.
+        if !self.is_of_cluster() || !lock.contains(['{', '}']) {
+            return None;
+        }
+        let slot = slot_of(lock);
+        let fits = |beside: &str| slot_of(beside) == slot;
+        let fits = fits(&self.queue(lock)) && fits(&self.beside("shared", lock)) && fits(&self.counter(lock));
+        (!fits).then_some(KeyProblem::NoTag)
     }
 
     /// Returns the key of an exclusive lock's queue, which is in the same slot of a cluster as the
@@ -63,7 +121,13 @@ impl Keyspace {
 
     /// Returns the key for the check of permissions.
     pub(super) fn probe(&self) -> String {
-        format!("{}{RESERVED}probe", self.prefix)
+        let probe = format!("{}{RESERVED}probe", self.prefix);
+        match &self.spread {
+            Spread::BySlot(home) if tag_of(&probe).is_none() => {
+                format!("{probe}:{{{}}}", tag_in(home.load(Ordering::Relaxed)))
+            }
+            _ => probe,
+        }
     }
 
     /// Returns the name of a key that belongs to a lock, and is in the same slot of a cluster.

@@ -1,37 +1,50 @@
 //! A store on a Redis or Valkey server, which may be the master that sentinels name.
 
+mod cluster;
 mod connection;
+pub(crate) mod credentials;
 mod keyspace;
 #[cfg(feature = "legacy-setnx")]
 mod legacy;
 mod ops;
 mod queue;
+mod replicas;
 mod reply;
 mod scripts;
 mod sentinel;
 mod settings;
+mod setup;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
+use tokio::sync::watch;
 
 use crate::host::Host;
+use crate::store::health::{ServerHealth, ServerRole};
 use crate::store::info::LockInfo;
 use crate::store::{
     AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, Lane, Limited, LockMode, LockPage, LockStore,
-    LossReceiver, Ownership, QueueOutcome, QueueRequest, ReleaseReport, ReleaseRequest, RenewRequest, StoreError,
-    StoreFuture,
+    LossReceiver, Ownership, QueueOutcome, QueueRequest, ReleaseReport, ReleaseRequest, RenewRequest, Replicated,
+    StoreError, StoreFuture,
 };
+pub use cluster::ClusterStore;
+pub(crate) use cluster::ClusterUrl;
 use connection::dial::Dial;
-use connection::{ConnectionSlot, Place, Purpose, RuntimeConnections, Server, TimeOuts, Whereabouts, failure};
+use connection::{Board, ConnectionSlot, Place, Purpose, RuntimeConnections, Server, TimeOuts, Whereabouts, failure};
 use keyspace::Keyspace;
 #[cfg(feature = "legacy-setnx")]
 pub use legacy::LegacySetnxStore;
 use queue::Queue;
+use replicas::Replicas;
 use sentinel::{SentinelUrl, Sentinels};
 pub(crate) use settings::RedisSettings;
+
+/// How far the clocks of servers that can replace one another may differ by default. Clocks that
+/// NTP sets agree within a few milliseconds, or some tens after a restart.
+const SKEW: Duration = Duration::from_millis(50);
 
 /// A store that keeps its locks on one Redis or Valkey server, or on the master that sentinels name.
 ///
@@ -45,6 +58,8 @@ pub struct RedisStore {
     background: ConnectionSlot,
     /// The calls that wait in the server's queues.
     queue: Queue,
+    /// The calls that wait for replicas.
+    replicas: Replicas,
     names: Arc<Keyspace>,
     /// Those who tell which server it is, if it is not always the same.
     sentinels: Option<Sentinels>,
@@ -81,41 +96,93 @@ impl RedisStore {
                 dial(url.server(), settings).map_err(|error| StoreError::permanent(failure::readable(&error)))?;
             let whereabouts = Arc::new(Whereabouts::new());
             let address = url.to_string();
-            let sentinels = Sentinels::follow(host, url, dial.clone(), time_outs, Arc::clone(&whereabouts));
+            let health = Arc::new(Board::new(host, &address, time_outs.response));
+            let board = Arc::clone(&health);
+            let of_sentinels = dial.clone().with(settings.credentials.clone(), ServerRole::Sentinel);
+            let sentinels = Sentinels::follow(host, url, of_sentinels, time_outs, Arc::clone(&whereabouts), board);
             let sentinels = sentinels.map_err(StoreError::permanent)?;
             let place = Place::Followed(Arc::clone(&whereabouts));
-            let mut store = Self::at(host, Server { dial, place, time_outs }, prefix, address);
+            let server = Server {
+                dial: dial.with(settings.credentials.clone(), ServerRole::Master),
+                place,
+                time_outs,
+                health,
+            };
+            let mut store = Self::at(host, server, prefix, address);
             whereabouts.when_moved(store.commands.end_former());
             store.sentinels = Some(sentinels);
             return Ok(store);
         }
         let not_understood = |error: RedisError| StoreError::permanent(not_understood(url, &error));
-        let info = url.into_connection_info().map_err(not_understood)?;
+        let info = match &settings.server {
+            Some(server) => ConnectionInfo::clone(server),
+            None => url.into_connection_info().map_err(not_understood)?,
+        };
         let address = info.addr().to_string();
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let info = info.set_redis_settings(redis);
         let dial = dial(&info, settings).map_err(not_understood)?;
         let place = Place::Fixed(Box::new(info));
-        Ok(Self::at(host, Server { dial, place, time_outs }, prefix, address))
+        let health = Arc::new(Board::new(host, &address, time_outs.response));
+        let server = Server {
+            dial: dial.with(settings.credentials.clone(), ServerRole::Master),
+            place,
+            time_outs,
+            health,
+        };
+        Ok(Self::at(host, server, prefix, address))
     }
 
     fn at(host: &Host, server: Server, prefix: &str, address: String) -> Self {
+        Self::with(host, server, Keyspace::new(host, prefix), address)
+    }
+
+    fn with(host: &Host, server: Server, names: Keyspace, address: String) -> Self {
         let response_timeout = server.time_outs.response;
         let server = Arc::new(server);
-        let names = Arc::new(Keyspace::new(host, prefix));
+        let names = Arc::new(names);
         let purpose = Purpose::Background {
             losses: std::sync::Mutex::default(),
             pushes: std::sync::OnceLock::new(),
         };
-        let background = ConnectionSlot::new(host, Arc::clone(&server), purpose, None);
+        let background = ConnectionSlot::new(host, Arc::clone(&server), Arc::clone(&names), purpose, None);
         Self {
             queue: Queue::new(background.clone(), Arc::clone(&names), response_timeout),
+            replicas: Replicas::new(|| {
+                let (server, names) = (Arc::clone(&server), Arc::clone(&names));
+                ConnectionSlot::new(host, server, names, Purpose::Replicas, None)
+            }),
             commands: RuntimeConnections::new(host, server, Arc::clone(&names), background.clone()),
             background,
             names,
             sentinels: None,
             address,
         }
+    }
+}
+
+impl RedisStore {
+    /// Returns the same store, for what is sent behind `ASKING`.
+    fn asking(&self) -> Self {
+        Self {
+            commands: self.commands.asking(),
+            background: self.background.clone().asking(true),
+            queue: self.queue.clone(),
+            replicas: self.replicas.clone(),
+            names: Arc::clone(&self.names),
+            sentinels: None,
+            address: self.address.clone(),
+        }
+    }
+
+    /// Records a slot of the cluster that the server has.
+    fn settle_in(&self, slot: u16) {
+        self.names.settle_in(slot);
+    }
+
+    /// Tells those who wait for locks that this server no longer keeps that their places are lost.
+    fn lapse(&self, is_elsewhere: impl Fn(&str) -> bool) {
+        self.queue.lapse(is_elsewhere);
     }
 }
 
@@ -141,13 +208,16 @@ fn not_understood(url: &str, error: &RedisError) -> String {
         Some(scheme) if scheme.contains("sentinel") => {
             format!("the scheme `{scheme}` is not known, but `redis+sentinel` is")
         }
-        Some(scheme) if scheme.contains("cluster") => "a cluster is not supported yet, only a single server".to_owned(),
+        Some(scheme) if scheme.ends_with("+cluster") => "this store is for a single server".to_owned(),
+        Some(scheme) if scheme.contains("cluster") => {
+            format!("the scheme `{scheme}` is not known, but `redis+cluster` is")
+        }
         Some(scheme) if scheme.contains("redlock") => "a quorum is not supported yet, only a single server".to_owned(),
         Some(scheme) => format!("the scheme `{scheme}` is not known"),
         None => "it has no scheme".to_owned(),
     };
     format!(
-        "{problem}; give `redis://host:port` or `valkey://…`, `rediss://…` or `valkeys://…` for TLS, `unix:///path`, `redis+sentinel://host,host/master`, or `memory://`"
+        "{problem}; give `redis://host:port` or `valkey://…`, `rediss://…` or `valkeys://…` for TLS, `unix:///path`, `redis+sentinel://host,host/master`, `redis+cluster://host,host`, or `memory://`"
     )
 }
 
@@ -170,6 +240,18 @@ impl LockStore for RedisStore {
         Box::pin(self.renew_exclusive(requests))
     }
 
+    fn wait_for_replicas<'a>(&'a self, requests: &'a [RenewRequest], replicas: u32) -> StoreFuture<'a, Replicated> {
+        Box::pin(self.replicas.wait_for(requests.to_vec(), replicas))
+    }
+
+    fn health(&self) -> Option<watch::Receiver<Vec<ServerHealth>>> {
+        Some(self.background.health().watch())
+    }
+
+    fn skew(&self) -> Duration {
+        if self.sentinels.is_some() { SKEW } else { Duration::ZERO }
+    }
+
     fn renewal_is_late(&self, _: Lane) {
         self.background.challenge();
     }
@@ -189,7 +271,13 @@ impl LockStore for RedisStore {
     }
 
     fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, QueueOutcome> {
-        Box::pin(self.queue.stand(self.commands.here(), request))
+        Box::pin(async move {
+            let outcome = self.queue.stand(self.commands.here(), request).await;
+            if let Ok(QueueOutcome::Granted { .. }) = outcome {
+                self.commands.note_released(|| self.leave_of(request));
+            }
+            outcome
+        })
     }
 
     fn release_in_order(&self, request: &ReleaseRequest<'_>, report: ReleaseReport) -> Result<(), ReleaseReport> {
@@ -203,12 +291,14 @@ impl LockStore for RedisStore {
     fn connect(&self) -> StoreFuture<'_, ()> {
         Box::pin(async {
             for slot in [&self.commands.here(), &self.background] {
-                let mut get = redis::cmd("GET");
-                get.arg(self.names.probe());
-                slot.ask(get).await?;
+                slot.ask(slot.probe()).await?;
             }
             Ok(())
         })
+    }
+
+    fn check_setup(&self, min_replicas: u32) -> StoreFuture<'_, Vec<String>> {
+        Box::pin(self.look_at_setup(min_replicas))
     }
 
     fn inspect<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<LockInfo>> {

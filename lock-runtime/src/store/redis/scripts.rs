@@ -66,9 +66,12 @@ impl LockScript {
 }
 
 /// The first command of a script without flags, for two reasons: only a write reveals that the
-/// server is a replica, on which a read would return old data; and a script that has written goes
-/// on even if the server lacks memory. The key does not exist, so the deletion has no effect.
-const WRITE_FIRST: &str = "redis.call('DEL', KEYS[1] .. '%lock-none')";
+/// server is a replica, on which a read would return old data; and a script that has tried to write
+/// goes on even if the server lacks memory. It fails before it has an effect, and names no other key
+/// than the script, which may be the only one of its slot that a node of a cluster has.
+const WRITE_FIRST: &str = "if not string.find(redis.pcall('PEXPIRE', KEYS[1], '').err, 'not an integer', 1, true) then
+  redis.call('PEXPIRE', KEYS[1], '')
+end";
 pub(super) const NEXT_FENCE: &str = include_str!("ops/next_fence.lua");
 pub(super) const QUEUE: &str = include_str!("queue/queue.lua");
 const STAND: &str = include_str!("queue/queue_stand.lua");
@@ -95,6 +98,14 @@ pub(super) static RELEASE: Lazy<LockScript> = Lazy::new(|| {
 });
 pub(super) static FENCE: Lazy<LockScript> =
     Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, include_str!("ops/exclusive_fence.lua")]));
+pub(super) static ACQUIRE_ALONE: Lazy<LockScript> =
+    Lazy::new(|| LockScript::new(&[include_str!("ops/exclusive_acquire_alone.lua")]));
+pub(super) static RELEASE_ALONE: Lazy<LockScript> =
+    Lazy::new(|| LockScript::for_held(&[include_str!("ops/exclusive_release_alone.lua")]));
+pub(super) static SHARED_RELEASE_ALONE: Lazy<LockScript> =
+    Lazy::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_release_alone.lua")])));
+pub(super) static RAISE_FENCE: Lazy<LockScript> =
+    Lazy::new(|| LockScript::for_held(&[include_str!("ops/raise_fence.lua")]));
 pub(super) static JOIN: Lazy<LockScript> =
     Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, STAND, include_str!("queue/queue_join.lua")]));
 pub(super) static REFRESH: Lazy<LockScript> =
@@ -129,12 +140,16 @@ pub(super) fn release_of(is_shared: bool) -> &'static LockScript {
 }
 
 #[cfg(lock_simulation)]
-pub(super) fn all() -> [(&'static str, &'static LockScript); 15] {
+pub(super) fn all() -> [(&'static str, &'static LockScript); 19] {
     [
         ("acquire", &ACQUIRE),
         ("renew", &RENEW),
         ("release", &RELEASE),
         ("fence", &FENCE),
+        ("raise_fence", &RAISE_FENCE),
+        ("acquire_alone", &ACQUIRE_ALONE),
+        ("release_alone", &RELEASE_ALONE),
+        ("shared_release_alone", &SHARED_RELEASE_ALONE),
         ("join", &JOIN),
         ("refresh", &REFRESH),
         ("take", &TAKE),

@@ -1,14 +1,23 @@
 //! The settings of a store on a server.
 
+use std::error::Error;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use redis::ConnectionInfo;
+
 use super::connection::dial::Dial;
+use super::credentials::{Credentials, Provider};
+use crate::store::health::ServerRole;
 
 /// The settings for making connections.
 #[derive(Clone)]
 pub(crate) struct RedisSettings {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
+    /// The server, in place of the one that the URL names.
+    pub(super) server: Option<Box<ConnectionInfo>>,
+    pub(super) credentials: Provider,
     /// Makes the connections, in place of `redis`'s own client.
     pub(super) dial: Option<Dial>,
     #[cfg(feature = "tls")]
@@ -22,6 +31,8 @@ impl Default for RedisSettings {
         Self {
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(1),
+            server: None,
+            credentials: Provider::default(),
             dial: None,
             #[cfg(feature = "tls")]
             root_certificate: None,
@@ -32,6 +43,25 @@ impl Default for RedisSettings {
 }
 
 impl RedisSettings {
+    /// Sets the server, in place of the one that the URL names.
+    pub(crate) fn set_server(&mut self, server: ConnectionInfo) {
+        self.server = Some(Box::new(server));
+    }
+
+    /// Sets the function that provides the credentials for each new connection.
+    pub(crate) fn set_credentials<F, E>(&mut self, provide: impl Fn(ServerRole) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        self.credentials.set_function(provide);
+    }
+
+    /// Sets the file that has the password for each new connection to such servers.
+    pub(crate) fn set_password_file(&mut self, of: ServerRole, path: PathBuf) {
+        self.credentials.set_file(of, path);
+    }
+
     /// Sets the certificate authority (PEM) to trust instead of the system's.
     #[cfg(feature = "tls")]
     pub(crate) fn set_root_certificate(&mut self, pem: Vec<u8>) {

@@ -262,18 +262,24 @@ async fn many(url: &str, count: usize, lease: Duration) {
     child_hears();
 }
 
-/// Takes locks of different keys, 200 at once, until there are `count` guards.
+/// Takes locks of different keys, 200 at once, until there are `count` guards, and says so after each tenth of them.
 async fn take_many(locks: &LockManager, count: usize, lease: Duration, guards: &mut Vec<LockGuard>) {
-    let mut calls = JoinSet::new();
-    for number in guards.len()..count {
+    let (mut calls, first) = (JoinSet::new(), guards.len());
+    let mut taken = |guard: LockGuard| {
+        guards.push(guard);
+        if guards.len().is_multiple_of(count / 10) {
+            child_says(format_args!("taken {} locks", guards.len()));
+        }
+    };
+    for number in first..count {
         if calls.len() == 200 {
-            guards.push(calls.join_next().await.unwrap().unwrap());
+            taken(calls.join_next().await.unwrap().unwrap());
         }
         let request = locks.lock(format!("many:{number}")).lease(lease);
         calls.spawn(async move { request.acquire().await.unwrap() });
     }
     while let Some(guard) = calls.join_next().await {
-        guards.push(guard.unwrap());
+        taken(guard.unwrap());
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use super::engine::{Caller, Engine};
 use super::resp::Answer;
 use super::version::Version;
-use super::{connection, keys, operator, sorted, strings};
+use super::{connection, keys, membership, operator, sorted, strings};
 
 /// Changes data.
 pub const WRITE: u16 = 1;
@@ -167,7 +167,13 @@ static CONFIG: [Command; 2] = [
 /// What may be used before a login, and while a script runs for too long.
 const LOGIN: u16 = NO_SCRIPT | NO_AUTH | BUSY;
 
-static COMMANDS: [Command; 51] = [
+static CLUSTER: [Command; 3] = [
+    command("cluster|info", 2, STALE, Keys::None, membership::info).in_valkey(LOADING),
+    command("cluster|slots", 2, CALM, Keys::None, membership::slots).before_72(STALE),
+    command("cluster|keyslot", 3, STALE, Keys::None, membership::keyslot),
+];
+
+static COMMANDS: [Command; 53] = [
     command("get", 2, READ, Keys::First, strings::get),
     command("mget", -2, READ, Keys::All, strings::mget),
     command("set", -3, WRITE | MEMORY, Keys::First, strings::set),
@@ -218,6 +224,8 @@ static COMMANDS: [Command; 51] = [
     container("script", NO_SCRIPT, &SCRIPT),
     container("acl", CALM | NO_SCRIPT, &ACL),
     container("config", CALM | NO_SCRIPT, &CONFIG),
+    command("asking", 1, 0, Keys::None, membership::asking),
+    container("cluster", STALE, &CLUSTER),
     command("replicaof", 3, STALE | NO_SCRIPT, Keys::None, operator::replicaof),
     calm("role", 1, NO_SCRIPT, operator::role),
     command("wait", 3, 0, Keys::None, operator::wait).before_72(NO_SCRIPT),

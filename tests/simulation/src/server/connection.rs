@@ -109,15 +109,25 @@ pub fn hello(engine: &mut Engine, caller: &Caller, words: &[&[u8]]) -> Answer {
             (text("args"), Reply::Array(Vec::new())),
         ])
     });
-    Ok(Reply::Map(vec![
+    let is_sentinel = engine.watches.is_some();
+    let mode = match engine.membership {
+        _ if is_sentinel => "sentinel",
+        Some(_) => "cluster",
+        None => "standalone",
+    };
+    let mut said = vec![
         (text("server"), text(product)),
         (text("version"), text(version)),
         (text("proto"), Reply::Int(proto)),
         (text("id"), Reply::Int(i64::try_from(caller.id).unwrap_or_default())),
-        (text("mode"), text("standalone")),
+        (text("mode"), text(mode)),
         (text("role"), text(role)),
         (text("modules"), Reply::Array(modules.into_iter().collect())),
-    ]))
+    ];
+    if is_sentinel {
+        said.retain(|(field, _)| *field != text("role"));
+    }
+    Ok(Reply::Map(said))
 }
 
 pub fn auth(engine: &mut Engine, caller: &Caller, words: &[&[u8]]) -> Answer {

@@ -20,9 +20,11 @@ use super::acl::{User, Users};
 pub use super::command::{BUSY, Command, LOADING, MEMORY, NO_AUTH, NO_SCRIPT, READ, STALE, WRITE};
 use super::data::Data;
 use super::log::{Log, Transaction};
+use super::membership::Membership;
 use super::resp::{Answer, Reply};
 use super::script::Scripts;
 use super::version::Version;
+use crate::sentinel::Knowledge;
 
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
@@ -39,8 +41,6 @@ pub struct State {
     pub replicas_needed: usize,
     /// A script runs for too long. It has written something, or has not.
     pub runs_script: Option<bool>,
-    /// Its cluster has lost too many nodes.
-    pub cluster_is_down: bool,
     /// It is a replica: `true` while the master is reached.
     pub follows: Option<bool>,
     /// The address of the master that an operator has named.
@@ -71,6 +71,10 @@ pub struct Engine {
     pub scripts: Scripts,
     pub users: Users,
     pub state: State,
+    /// What it knows, if it is a sentinel.
+    pub watches: Option<Knowledge>,
+    /// What it knows, if it is a node of a cluster.
+    pub membership: Option<Membership>,
     /// How much may wait to be sent to a usual connection, and to one that has subscribed.
     pub limits: [Limit; 2],
     /// Keys whose time is over are found without being asked for.
@@ -95,6 +99,8 @@ pub struct Engine {
     is_applying: bool,
     /// Connections that wait for replicas.
     waiting: usize,
+    /// The connections that have been answered since somebody looked, and with how many replicas.
+    pub counted: Vec<(u64, usize)>,
     /// The most commands of one script.
     pub longest_script: u32,
 }
@@ -120,6 +126,8 @@ impl Engine {
             scripts,
             users: BTreeMap::new(),
             state: State::default(),
+            watches: None,
+            membership: None,
             limits: [Limit::default(), Limit::of_subscribers()],
             seeks_expired: true,
             most_tracked: 1_000_000,
@@ -136,6 +144,7 @@ impl Engine {
             transaction: Transaction::default(),
             is_applying: false,
             waiting: 0,
+            counted: Vec::new(),
             longest_script: 0,
         }
     }
@@ -194,7 +203,9 @@ impl Engine {
         let caller = Caller { id, is_3: session.is_3 };
         self.forget_some();
         self.current = Some(id);
+        let before = self.offset();
         let reply = self.process(&caller, words).unwrap_or_else(|refusal| refusal);
+        self.has_asked(id, words);
         self.send(id, &reply);
         if !self.after.is_empty() {
             // Messages go before what is said of keys.
@@ -207,7 +218,7 @@ impl Engine {
         self.current = None;
         self.commit();
         let offset = self.offset();
-        if let Some(session) = self.sessions.get_mut(&id) {
+        if let Some(session) = self.sessions.get_mut(&id).filter(|_| offset != before) {
             session.written = offset;
         }
         reply
@@ -222,6 +233,19 @@ impl Engine {
         }
         if self.waiting > 0 {
             self.answer_waiting();
+        }
+    }
+
+    /// Returns `true` if connections wait for replicas.
+    pub fn has_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// What a connection asks for is for its next command only.
+    fn has_asked(&mut self, id: u64, words: &[&[u8]]) {
+        let is_asking = words.first().is_some_and(|word| word.eq_ignore_ascii_case(b"ASKING"));
+        if let Some(session) = self.sessions.get_mut(&id).filter(|_| !is_asking) {
+            session.is_asking = false;
         }
     }
 

@@ -8,6 +8,7 @@ pub mod engine;
 mod glob;
 mod keys;
 pub mod log;
+pub mod membership;
 mod number;
 mod operator;
 pub mod resp;
@@ -17,7 +18,6 @@ mod strings;
 pub mod version;
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,8 +31,12 @@ use resp::Reply;
 use script::Scripts;
 use version::Version;
 
+use crate::trace::Trace;
+
 /// The time since 1970 at which a simulation begins.
 pub const EPOCH: Duration = Duration::from_secs(1_700_000_000);
+/// The numbers of connections to one of several servers are apart from those to others.
+const NUMBERS: u64 = 1_000_000;
 /// How often the server looks for keys whose time is over.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
 
@@ -49,25 +53,18 @@ struct Shared {
 struct Inner {
     engine: Engine,
     clock: Clock,
-    began: Instant,
     /// Notified when there is something to send, by connection.
     outputs: BTreeMap<u64, Arc<Notify>>,
     /// It carries nothing out.
     is_frozen: bool,
     /// Nothing listens.
     is_down: bool,
+    /// Nothing is there that could refuse a connection.
+    is_dark: bool,
     trace: Trace,
-    /// The number of commands that were carried out.
-    commands: u64,
     /// The number of the last connection.
     last: u64,
     looks: Option<AbortHandle>,
-}
-
-/// What has happened: always its hash, and its text if somebody reads it.
-struct Trace {
-    hash: DefaultHasher,
-    lines: Option<Vec<String>>,
 }
 
 /// The server's clock, which can be wrong.
@@ -98,28 +95,40 @@ impl Drop for Inner {
 }
 
 impl Server {
-    /// Makes a server in the current runtime. Its trace has lines only if they are read.
-    pub fn new(version: Version, is_read: bool) -> Self {
+    /// Makes a server in the current runtime.
+    pub fn new(version: Version, trace: &Trace) -> Self {
+        Self::beside(version, trace, 0, EPOCH)
+    }
+
+    /// Makes several servers, each with a clock that is ahead by so much.
+    pub fn several(version: Version, trace: &Trace, ahead: &[Duration]) -> Vec<Self> {
+        let firsts = (0..).map(|at: u64| at * NUMBERS);
+        let clocks = firsts.zip(ahead);
+        clocks
+            .map(|(first, ahead)| Self::beside(version, trace, first, EPOCH + *ahead))
+            .collect()
+    }
+
+    /// Makes one of several servers. Its connections have the numbers after `first`, and its clock shows `shows`.
+    fn beside(version: Version, trace: &Trace, first: u64, shows: Duration) -> Self {
         let scripts = Scripts::new(version, None).expect("there is memory for Lua");
         let clock = Clock {
             began: Instant::now(),
-            shows: EPOCH,
+            shows,
             drift: 0.0,
         };
+        let mut engine = Engine::new(version, scripts);
+        engine.number_from(first + 1);
         let server = Self(Arc::new(Shared {
             inner: Mutex::new(Inner {
-                engine: Engine::new(version, scripts),
+                engine,
                 clock,
-                began: Instant::now(),
                 outputs: BTreeMap::new(),
                 is_frozen: false,
                 is_down: false,
-                trace: Trace {
-                    hash: DefaultHasher::new(),
-                    lines: is_read.then(Vec::new),
-                },
-                commands: 0,
-                last: 0,
+                is_dark: false,
+                trace: trace.clone(),
+                last: first,
                 looks: None,
             }),
             goes_on: Notify::new(),
@@ -150,27 +159,31 @@ impl Server {
         done
     }
 
+    /// Looks at the server, which notices nothing of it.
+    pub fn read<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
+        look(&self.inner().engine)
+    }
+
     /// Adds a line to the trace.
     pub fn note(&self, what: impl FnOnce() -> String) {
-        self.inner().note(what);
+        let trace = self.inner().trace.clone();
+        trace.note(what);
     }
 
-    /// Takes the lines of the trace out, and returns their hash with that of all commands and replies.
-    pub fn trace(&self) -> (u64, Vec<String>) {
-        let mut inner = self.inner();
-        let lines = inner.trace.lines.as_mut().map(std::mem::take).unwrap_or_default();
-        (inner.trace.hash.finish(), lines)
-    }
-
-    /// Returns the number of commands that were carried out.
-    pub fn commands(&self) -> u64 {
-        self.inner().commands
+    /// Returns `true` if both are one server.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Carries out a command as an operator.
     pub fn command(&self, words: &[&str]) -> Reply {
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
-        self.inner().execute(OPERATOR, &words)
+        self.says(&words)
+    }
+
+    /// As [`command`](Self::command), with any bytes.
+    pub fn says(&self, words: &[&[u8]]) -> Reply {
+        self.inner().execute(OPERATOR, words)
     }
 }
 
@@ -221,6 +234,11 @@ impl Server {
         }
     }
 
+    /// Returns `true` while the server stands still.
+    pub fn is_frozen(&self) -> bool {
+        self.inner().is_frozen
+    }
+
     /// Returns `true` unless nothing listens.
     pub fn is_up(&self) -> bool {
         !self.inner().is_down
@@ -232,6 +250,21 @@ impl Server {
         self.0.goes_on.notify_waiters();
     }
 
+    /// Returns `true` if nothing is there that could refuse a connection.
+    pub fn is_dark(&self) -> bool {
+        self.inner().is_dark
+    }
+
+    /// Returns `true` if it listens and has power.
+    pub fn is_there(&self) -> bool {
+        self.is_up() && !self.is_dark()
+    }
+
+    /// Lets nobody connect, and answers nobody who tries, or ends that.
+    pub fn go_dark(&self, is_dark: bool) {
+        self.inner().is_dark = is_dark;
+    }
+
     /// Lets nobody connect, or everybody.
     pub fn go_down(&self, is_down: bool) {
         self.inner().is_down = is_down;
@@ -240,6 +273,11 @@ impl Server {
 
 /// The clock, replicas and restarts.
 impl Server {
+    /// Returns the time that the clock shows.
+    pub fn now(&self) -> Duration {
+        self.inner().clock.now()
+    }
+
     /// Sets the clock forward.
     pub fn step_forward(&self, by: Duration) {
         let mut inner = self.inner();
@@ -279,6 +317,14 @@ impl Server {
         left
     }
 
+    /// Answers the connections that have waited for replicas, which have just told what they have, and those that have waited for long enough.
+    pub fn counts_replicas(&self) {
+        let mut inner = self.inner();
+        if inner.engine.has_waiting() {
+            inner.tick();
+        }
+    }
+
     /// Ends all connections and begins anew with some of the data.
     pub fn restart(&self, kept: Kept) {
         let mut inner = self.inner();
@@ -292,18 +338,19 @@ impl Server {
 }
 
 impl Inner {
-    fn note(&mut self, what: impl FnOnce() -> String) {
-        if let Some(lines) = &mut self.trace.lines {
-            lines.push(format!("{:>10.6} {}", self.began.elapsed().as_secs_f64(), what()));
-        }
+    fn note(&self, what: impl FnOnce() -> String) {
+        self.trace.note(what);
     }
 
     fn tick(&mut self) {
-        if self.is_frozen || self.is_down {
+        if self.is_frozen || self.is_down || self.is_dark {
             return;
         }
         let now = self.clock.now();
         self.engine.tick(now);
+        for (client, replicas) in std::mem::take(&mut self.engine.counted) {
+            self.note(|| format!("client {client}: WAIT -> {replicas}"));
+        }
         self.settle();
     }
 
@@ -315,10 +362,8 @@ impl Inner {
     }
 
     fn carry_out(&mut self, client: u64, words: &[&[u8]]) {
-        self.commands += 1;
         let reply = self.execute(client, words);
-        let hash = &mut self.trace.hash;
-        (self.began.elapsed(), client, words).hash(hash);
+        self.trace.add(client, words, self.engine.watches.is_some());
         self.note(|| {
             let said: Vec<_> = words
                 .iter()

@@ -18,17 +18,17 @@ use crate::host::{Host, Sleep, Timer};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::reply::millis;
 use crate::store::redis::scripts::release_of;
-use crate::store::{LeaveFree, Limited};
+use crate::store::{LeaveFree, Limited, LockMode};
 
 /// The maximum number of commands sent together: a longer script would delay the server's other
 /// clients.
-const TOGETHER: usize = 100;
+pub(super) const TOGETHER: usize = 100;
 /// The maximum number of releases in shared modes in one script run. Each has more to check, and
 /// lets waiters in.
-const SHARED_RELEASES: usize = 32;
+pub(super) const SHARED_RELEASES: usize = 32;
 /// The number of awaited answers above which further commands are sent together. *Measured* on 2
 /// cores: sending each command by itself is a third faster with 16 tasks, and a third slower with
-/// 64 tasks.
+/// 64 tasks, also if these are spread over the nodes of a cluster.
 const DIRECT: usize = 24;
 /// The maximum number of batches in flight. With fewer, the server would idle between two batches;
 /// with more, each batch would carry fewer commands.
@@ -73,6 +73,7 @@ pub(in crate::store::redis) enum What {
 pub(in crate::store::redis) struct Release {
     pub(in crate::store::redis) lock: String,
     pub(in crate::store::redis) queue: String,
+    /// The holder's value; empty to take a call out of the queue only.
     pub(in crate::store::redis) value: String,
     /// `true` if the value's mode is any but exclusive.
     pub(in crate::store::redis) is_shared: bool,
@@ -85,9 +86,22 @@ pub(in crate::store::redis) struct Release {
 }
 
 impl Release {
-    /// Returns the command for this release alone, by a command name and a script's source or hash.
-    pub(in crate::store::redis) fn command(&self, name: &str, script: &str, names: &Keyspace) -> Cmd {
-        release(name, script, names, std::slice::from_ref(self))
+    /// Returns the release of what `value` holds, at once and whole.
+    pub(in crate::store::redis) fn of(lock: &str, value: &str, names: &Keyspace) -> Self {
+        Self {
+            lock: lock.to_owned(),
+            queue: names.queue_for(lock, value),
+            value: value.to_owned(),
+            is_shared: LockMode::is_shared(value),
+            keep: 0,
+            member: String::new(),
+            leave_free: None,
+        }
+    }
+
+    /// Returns `true` if this only takes a call out of a queue, and holds nothing.
+    pub(super) fn is_of_a_place(&self) -> bool {
+        self.value.is_empty()
     }
 }
 
@@ -141,8 +155,9 @@ pub(in crate::store::redis) struct Sender {
 struct Load {
     /// The number of commands that are not on the connection yet.
     queued: AtomicUsize,
-    /// The number of commands whose answers are awaited.
-    waited_for: AtomicUsize,
+    /// The number of commands whose answers are awaited, on this connection or on all that the cores
+    /// are busy with.
+    waited_for: Arc<AtomicUsize>,
     acquires: Arc<Room>,
     releases: Arc<Room>,
 }
@@ -327,17 +342,18 @@ impl Drop for WaitedFor<'_> {
 }
 
 /// Starts a batcher for a connection, in the current runtime. It ends when all senders are dropped.
-/// `flags` is `true` if the server knows script flags.
+/// `flags` is `true` if the server knows script flags; `waited_for` counts the awaited answers.
 pub(in crate::store::redis) fn start(
     host: &Host,
     connection: MultiplexedConnection,
     flags: bool,
     names: Arc<Keyspace>,
+    waited_for: Arc<AtomicUsize>,
 ) -> Sender {
     let (sender, ops) = mpsc::unbounded_channel();
     let load = Arc::new(Load {
         queued: AtomicUsize::new(0),
-        waited_for: AtomicUsize::new(0),
+        waited_for,
         acquires: Room::new(host, ACQUIRES),
         releases: Room::new(host, RELEASES),
     });
@@ -433,7 +449,8 @@ impl Batcher {
                     }),
                     What::Release(release) => {
                         let script = release_of(release.is_shared).form(self.flags);
-                        let command = release.command("EVALSHA", &script.hash, &self.names);
+                        let command =
+                            self::release("EVALSHA", &script.hash, &self.names, std::slice::from_ref(&release));
                         Box::pin(async move { reply.give(the_one(connection.req_packed_command(&command).await)) })
                     }
                 }
@@ -452,22 +469,22 @@ impl Batcher {
             pipeline: Pipeline::with_capacity(ops.len()),
             replies: Vec::with_capacity(ops.len()),
         };
-        // The releases of exclusive locks, and those in shared modes.
-        let mut releases = [Releases::default(), Releases::default()];
+        // The releases by what one script can release together: exclusive locks, or those in shared modes,
+        // of one group.
+        let mut releases: BTreeMap<(bool, u16), Releases> = BTreeMap::new();
         for Op { what, reply } in ops {
             match what {
                 What::Release(release) => {
-                    let [exclusive, shared] = &mut releases;
-                    let of_its_kind = if release.is_shared { shared } else { exclusive };
+                    let kind = (release.is_shared, self.names.group(&release.lock));
+                    let of_its_kind = releases.entry(kind).or_default();
                     of_its_kind.add(release, reply);
-                    let [_, shared] = &mut releases;
-                    if shared.what.len() == SHARED_RELEASES {
-                        packed.add_releases(shared, self);
+                    if kind.0 && of_its_kind.what.len() == SHARED_RELEASES {
+                        packed.add_releases(of_its_kind, self);
                     }
                 }
                 What::Command(command, about) => {
                     // A command must not overtake the release of the lock it is about.
-                    for releases in &mut releases {
+                    for releases in releases.values_mut() {
                         if about.is_none_or(|about| releases.locks.contains(&about)) {
                             packed.add_releases(releases, self);
                         }
@@ -477,7 +494,7 @@ impl Batcher {
                 }
             }
         }
-        for releases in &mut releases {
+        for releases in releases.values_mut() {
             packed.add_releases(releases, self);
         }
         packed
@@ -576,10 +593,10 @@ pub(in crate::store::redis) fn hash(lock: &str) -> u64 {
     hasher.finish()
 }
 
-fn release(name: &str, script: &str, names: &Keyspace, releases: &[Release]) -> Cmd {
+pub(super) fn release(name: &str, script: &str, names: &Keyspace, releases: &[Release]) -> Cmd {
     let mut command = redis::cmd(name);
     let counter = names.counter(releases.first().map_or("", |release| &release.lock));
-    command.arg(script).arg(2 * releases.len() + 1).arg(counter);
+    command.arg(script).arg(2 * releases.len() + 1).arg(&*counter);
     for release in releases {
         command.arg(&release.lock).arg(&release.queue);
     }

@@ -9,6 +9,8 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisError};
 
+use crate::store::health::ServerRole;
+use crate::store::redis::credentials::Provider;
 use crate::store::redis::settings::RedisSettings;
 
 type Dialled = Pin<Box<dyn Future<Output = Result<MultiplexedConnection, RedisError>> + Send>>;
@@ -47,6 +49,18 @@ impl Dial {
             let client = client(info.set_tcp_settings(tcp()), &settings);
             async move { client?.get_multiplexed_async_connection_with_config(&config).await }
         }))
+    }
+
+    /// Returns one that connects to servers in this role with the credentials that are valid then.
+    pub(in crate::store::redis) fn with(self, credentials: Provider, role: ServerRole) -> Self {
+        let credentials = Arc::new(credentials);
+        Self::new(move |info, config| {
+            let (dial, credentials) = (self.clone(), Arc::clone(&credentials));
+            async move {
+                let info = credentials.apply(role, &info).await?;
+                dial.dial(&info, config).await
+            }
+        })
     }
 
     /// Makes a connection.

@@ -1,7 +1,10 @@
 //! Classifies a server's errors by two questions: can another try succeed, and may the command have
 //! been carried out?
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use std::error::Error;
+use std::fmt;
+
+use redis::{ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
 
 use crate::store::StoreError;
 
@@ -39,7 +42,96 @@ fn inside_script<'a>(code: &str, detail: &'a str) -> Option<&'a str> {
 
 const LOG_IN: &str = "give a valid user and password in the URL, `redis://user:password@host:port`";
 
-const NO_CLUSTER: &str = "give the URL of a server that is in no cluster";
+const OF_CLUSTER: &str = "give the URL of the cluster, `redis+cluster://host,host`";
+
+/// What a node of a cluster answers about keys that it does not serve, or not all of them. The
+/// command was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::store::redis) enum Redirect {
+    /// Another node, at this address, has this slot, which need not be that of a call's lock: a node has
+    /// keys of its own as well.
+    Moved(u16, Address),
+    /// The slot is on its way to the node at this address, which has the keys if anyone has.
+    Ask(Address),
+    /// The slot is on its way to another node, and each of the two has some of the keys.
+    TryAgain,
+    /// The node knows of no node that has the slot, or does not reach enough others.
+    Down,
+}
+
+/// The address of a node. The host is empty for that of the node that tells it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(in crate::store::redis) struct Address {
+    pub(in crate::store::redis) host: String,
+    pub(in crate::store::redis) port: u16,
+}
+
+impl Address {
+    /// Returns the address of a server that is reached over TCP.
+    pub(in crate::store::redis) fn of(addr: &ConnectionAddr) -> Option<Self> {
+        match addr {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => Some(Self {
+                host: host.clone(),
+                port: *port,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Reads `host:port`, where an IPv6 address has no brackets.
+    fn read(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        Some(Self {
+            host: if host == "?" { String::new() } else { host.to_owned() },
+            port: port.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// The cause of an error that is a [`Redirect`].
+#[derive(Debug)]
+struct Redirected {
+    text: String,
+    redirect: Redirect,
+}
+
+impl fmt::Display for Redirected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Error for Redirected {}
+
+/// Returns what a node of a cluster has answered, if that is a [`Redirect`].
+pub(in crate::store::redis) fn redirect(error: &StoreError) -> Option<&Redirect> {
+    let cause: &(dyn Error + 'static) = error.cause();
+    Some(&cause.downcast_ref::<Redirected>()?.redirect)
+}
+
+/// Reads a [`Redirect`] out of a server's answer.
+fn read_redirect(error: &RedisError) -> Option<Redirect> {
+    let place = || {
+        let (slot, address) = error.detail()?.split_once(' ')?;
+        Some((slot.parse().ok()?, Address::read(address)?))
+    };
+    Some(match code(error)? {
+        "MOVED" => {
+            let (slot, address) = place()?;
+            Redirect::Moved(slot, address)
+        }
+        "ASK" => Redirect::Ask(place()?.1),
+        "TRYAGAIN" => Redirect::TryAgain,
+        "CLUSTERDOWN" => Redirect::Down,
+        _ => return None,
+    })
+}
 
 /// Returns the advice for an error with this code.
 fn advice(code: &str) -> Option<&'static str> {
@@ -50,7 +142,7 @@ fn advice(code: &str) -> Option<&'static str> {
         "READONLY" => "give the URL of the primary, or wait for the failover to end",
         "MISCONF" => "let the server save its data again, or stop it from refusing writes",
         "LOADING" | "BUSY" => "wait until the server is ready, then try again",
-        "CLUSTERDOWN" => NO_CLUSTER,
+        "CLUSTERDOWN" => "wait until the cluster serves all its slots again, or see what `CLUSTER INFO` tells",
         _ => return None,
     })
 }
@@ -87,14 +179,19 @@ pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreErro
                 advice(code)
             };
             let passing = is_full || PASSING.contains(&code);
-            let error = if passing {
+            let error = if let Some(redirect) = read_redirect(error) {
+                let text = readable(error);
+                if passing {
+                    StoreError::transient(Redirected { text, redirect })
+                } else {
+                    let text = format!("the server is a node of a cluster: {text}");
+                    StoreError::permanent(Redirected { text, redirect }).advise(OF_CLUSTER)
+                }
+            } else if passing {
                 StoreError::transient(readable(error))
             } else if is_of_cluster(error) {
-                StoreError::permanent(format!(
-                    "the server is a node of a cluster, and a lock's keys must all be on one server: {}",
-                    readable(error)
-                ))
-                .advise(NO_CLUSTER)
+                StoreError::permanent(format!("the server is a node of a cluster: {}", readable(error)))
+                    .advise(OF_CLUSTER)
             } else {
                 StoreError::permanent(readable(error))
             };
@@ -138,15 +235,54 @@ pub(in crate::store::redis) fn is_missing_script(error: &RedisError) -> bool {
 #[allow(clippy::panic)]
 #[cfg(test)]
 mod tests {
-    use super::sort;
+    use super::*;
+    use crate::store::Effect;
 
-    /// Returns the text of the store's error after this answer of the server.
-    fn told(answer: &str) -> String {
+    /// Returns the store's error after this answer of the server.
+    fn sorted(answer: &str) -> StoreError {
         let answer = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap_or(redis::Value::Nil);
         let Err(error) = answer.extract_error() else {
             panic!("this is no error")
         };
-        sort(&error, true).to_string()
+        sort(&error, true)
+    }
+
+    fn told(answer: &str) -> String {
+        sorted(answer).to_string()
+    }
+
+    #[test]
+    fn an_answer_that_names_another_node_is_understood() {
+        let at = |host: &str, port| Address {
+            host: host.to_owned(),
+            port,
+        };
+        for (answer, expected) in [
+            (
+                "MOVED 3999 127.0.0.1:6381",
+                Some(Redirect::Moved(3999, at("127.0.0.1", 6381))),
+            ),
+            ("MOVED 3999 ::1:6381", Some(Redirect::Moved(3999, at("::1", 6381)))),
+            ("MOVED 3999 :6381", Some(Redirect::Moved(3999, at("", 6381)))),
+            ("MOVED 3999 ?:6381", Some(Redirect::Moved(3999, at("", 6381)))),
+            (
+                "ASK 3999 node.example:6381",
+                Some(Redirect::Ask(at("node.example", 6381))),
+            ),
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                Some(Redirect::TryAgain),
+            ),
+            ("CLUSTERDOWN The cluster is down", Some(Redirect::Down)),
+            ("MOVED", None),
+            ("MOVED 99999 node.example:6381", None),
+            ("OOM command not allowed", None),
+        ] {
+            let error = sorted(answer);
+            assert_eq!(redirect(&error), expected.as_ref(), "{answer}");
+            assert_eq!(error.effect(), Effect::None, "{answer}");
+            assert_eq!(redirect(&error.into_unknown()), expected.as_ref(), "{answer}");
+        }
     }
 
     #[test]
@@ -157,7 +293,7 @@ mod tests {
         let memory = "OOM command not allowed when used memory > 'maxmemory'; give the server more memory, or free some; locks need the \
                       maxmemory-policy noeviction";
         let log_in = "give a valid user and password in the URL, `redis://user:password@host:port`";
-        let cluster = "give the URL of a server that is in no cluster";
+        let cluster = "give the URL of the cluster, `redis+cluster://host,host`";
         for (answer, text) in [
             ("WRONGTYPE Operation against a key holding the wrong kind of value", other_kind.to_owned()),
             (
@@ -209,11 +345,13 @@ mod tests {
             ),
             (
                 "MOVED 3999 127.0.0.1:6381",
-                format!(
-                    "the server is a node of a cluster, and a lock's keys must all be on one server: MOVED 3999 127.0.0.1:6381; {cluster}"
-                ),
+                format!("the server is a node of a cluster: MOVED 3999 127.0.0.1:6381; {cluster}"),
             ),
-            ("CLUSTERDOWN Hash slot not served", format!("CLUSTERDOWN Hash slot not served; {cluster}")),
+            (
+                "CLUSTERDOWN Hash slot not served",
+                "CLUSTERDOWN Hash slot not served; wait until the cluster serves all its slots again, or see what `CLUSTER INFO` tells"
+                    .to_owned(),
+            ),
             (
                 "ERR unknown command 'EVALSHA'",
                 "ERR unknown command 'EVALSHA'; correct the store or its configuration".to_owned(),

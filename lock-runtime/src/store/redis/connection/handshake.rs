@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use redis::aio::MultiplexedConnection;
-use redis::{RedisError, Value, from_redis_value};
+use redis::{Cmd, RedisError, Value, from_redis_value};
 
 use super::batcher::the_one;
 use super::failure;
 use crate::store::StoreError;
+use crate::store::health::ServerRole;
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::scripts::{ACQUIRE, RELEASE, RENEW};
 
@@ -18,20 +19,48 @@ pub(in crate::store::redis) struct Capabilities {
     pub(in crate::store::redis) is_7: bool,
     /// `true` if the server has said that it is a replica.
     pub(super) is_replica: bool,
-    /// `true` if it has said that it is a sentinel.
-    pub(super) is_sentinel: bool,
+    /// The way in which it runs.
+    pub(super) mode: Mode,
+}
+
+/// The ways in which a server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Single,
+    /// As a node of a cluster.
+    Cluster,
+    Sentinel,
+}
+
+impl Capabilities {
+    pub(super) fn role(self) -> ServerRole {
+        if self.is_replica {
+            ServerRole::Replica
+        } else {
+            ServerRole::Master
+        }
+    }
 }
 
 /// Asks the server for its version and its role.
 pub(in crate::store::redis) async fn ask(connection: &mut MultiplexedConnection) -> Result<Capabilities, RedisError> {
     // A server that does not tell its version is treated as an old one, whose commands work on
     // every server.
-    let hello = redis::cmd("HELLO").query_async::<Value>(connection).await;
-    let hello = match hello {
-        Ok(hello) => from_redis_value::<HashMap<String, Value>>(hello).unwrap_or_default(),
-        Err(error) if error.is_unrecoverable_error() => return Err(error),
-        Err(_) => HashMap::new(),
-    };
+    match hello().query_async::<Value>(connection).await {
+        Ok(hello) => Ok(capabilities(hello)),
+        Err(error) if error.is_unrecoverable_error() => Err(error),
+        Err(_) => Ok(capabilities(Value::Nil)),
+    }
+}
+
+/// Returns the command whose answer tells the [`capabilities`]. It is allowed to all users.
+pub(super) fn hello() -> Cmd {
+    redis::cmd("HELLO")
+}
+
+/// Returns what the answer to [`hello`] tells.
+pub(super) fn capabilities(hello: Value) -> Capabilities {
+    let hello = from_redis_value::<HashMap<String, Value>>(hello).unwrap_or_default();
     let text = |field| {
         let value = hello.get(field);
         value.and_then(|value: &Value| from_redis_value::<String>(value.clone()).ok())
@@ -40,11 +69,15 @@ pub(in crate::store::redis) async fn ask(connection: &mut MultiplexedConnection)
     let major = version
         .as_deref()
         .and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-    Ok(Capabilities {
+    Capabilities {
         is_7: major.is_some_and(|major| major >= 7),
         is_replica: text("role").is_some_and(|role| role != "master"),
-        is_sentinel: text("mode").is_some_and(|mode| mode == "sentinel"),
-    })
+        mode: match text("mode").as_deref() {
+            Some("cluster") => Mode::Cluster,
+            Some("sentinel") => Mode::Sentinel,
+            _ => Mode::Single,
+        },
+    }
 }
 
 /// Runs every command that taking, renewing and releasing a lock needs once, on a key of its own,
@@ -66,8 +99,9 @@ pub(super) async fn check_permissions(
     let mut set = redis::cmd("SET");
     set.arg(&key).arg("probe").arg("PX").arg(1000);
     let queue = names.queue(&key);
-    let keys: [&str; 3] = [&key, &queue, names.counter(&key)];
-    let release_keys: [&str; 3] = [names.counter(&key), &key, &queue];
+    let counter = names.counter(&key);
+    let keys: [&str; 3] = [&key, &queue, &counter];
+    let release_keys: [&str; 3] = [&counter, &key, &queue];
     let given_back = [&names.channels, "probe", "0", "", ""];
     for command in [
         set,
@@ -89,7 +123,7 @@ fn refused(error: &RedisError, names: &Keyspace) -> StoreError {
         let prefix = names.prefix();
         return StoreError::permanent(format!("the server does not allow what locks need: {}", error.cause())).advise(format!(
             "allow it `~{prefix}* +get +mget +set +pttl +pexpire +del +eval +evalsha +time +incr +client|tracking +zadd +zrem +zscore +zrange \
-             +zrangebyscore resetchannels &{prefix}* +subscribe +publish`, of which those after `+evalsha` are for some uses only (README, \"Permissions\")"
+             +zrangebyscore resetchannels &{prefix}* +subscribe +unsubscribe +publish`, of which those after `+evalsha` are for some uses only (README, \"Permissions\")"
         ));
     }
     error

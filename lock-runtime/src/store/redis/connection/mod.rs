@@ -6,6 +6,8 @@ pub(in crate::store::redis) mod dial;
 mod eval;
 pub(in crate::store::redis) mod failure;
 mod handshake;
+mod health;
+mod idle;
 mod place;
 mod released;
 mod runtime_connections;
@@ -13,6 +15,8 @@ mod slot;
 
 pub(in crate::store::redis) use batcher::{Release, Reply, Report, What};
 pub(in crate::store::redis) use eval::{eval, eval_about};
+pub(in crate::store::redis) use health::Board;
 pub(in crate::store::redis) use place::{Place, Whereabouts};
+pub(in crate::store::redis) use released::Unheard;
 pub(in crate::store::redis) use runtime_connections::RuntimeConnections;
 pub(in crate::store::redis) use slot::{Connection, ConnectionSlot, Purpose, Push, Server, TimeOuts};

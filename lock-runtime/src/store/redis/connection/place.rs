@@ -1,7 +1,7 @@
 //! The place of a store's server: fixed, or found anew whenever another server takes over.
 
 use std::future::pending;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use redis::ConnectionInfo;
@@ -9,18 +9,31 @@ use tokio::sync::watch;
 
 use crate::store::StoreError;
 
-/// The place of a store's server. Clones are cheap, and follow the same server.
-#[derive(Clone)]
+/// The place of a store's server.
 pub(in crate::store::redis) enum Place {
     /// Always the same one.
     Fixed(Box<ConnectionInfo>),
+    /// Always the same node of a cluster.
+    Node {
+        info: Box<ConnectionInfo>,
+        /// Called when the node does not answer as it should, so that its slots may be another one's
+        /// by now. Must not block.
+        is_in_doubt: Box<dyn Fn() + Send + Sync>,
+        /// The number of commands whose answers are awaited from all nodes.
+        waited_for: Arc<AtomicUsize>,
+    },
     /// The one that [`Whereabouts`] tells.
     Followed(Arc<Whereabouts>),
 }
 
-/// One server, and how many other ones the store had before it, which is zero if the place is
-/// fixed. Nothing that a connection of an earlier generation answers counts any more.
-pub(in crate::store::redis) type Found = (u64, ConnectionInfo);
+/// One server.
+#[derive(Clone)]
+pub(super) struct Found {
+    /// Zero if the place is fixed. Otherwise the first server has 1, and each later one a larger
+    /// number than the one before. Nothing that a connection of an earlier generation answers counts.
+    pub(super) generation: u64,
+    pub(super) info: ConnectionInfo,
+}
 
 impl Place {
     /// Returns the present server, after asking for it if necessary. If it is not known, returns
@@ -29,7 +42,12 @@ impl Place {
     /// Cancel safe.
     pub(super) async fn present(&self) -> Result<Found, StoreError> {
         let whereabouts = match self {
-            Self::Fixed(info) => return Ok((0, (**info).clone())),
+            Self::Fixed(info) | Self::Node { info, .. } => {
+                return Ok(Found {
+                    generation: 0,
+                    info: (**info).clone(),
+                });
+            }
             Self::Followed(whereabouts) => whereabouts,
         };
         let mut news = whereabouts.news.subscribe();
@@ -57,14 +75,14 @@ impl Place {
                 News::Missing(error, _) => Some(error.clone()),
                 News::Found(_) | News::Unasked => None,
             },
-            Self::Fixed(_) => None,
+            Self::Fixed(_) | Self::Node { .. } => None,
         }
     }
 
     /// Returns the generation of the present server.
     pub(super) fn generation(&self) -> u64 {
         match self {
-            Self::Fixed(_) => 0,
+            Self::Fixed(_) | Self::Node { .. } => 0,
             Self::Followed(whereabouts) => whereabouts.generation.load(Ordering::Acquire),
         }
     }
@@ -77,22 +95,37 @@ impl Place {
             return pending().await;
         };
         let mut news = whereabouts.news.subscribe();
-        let another = |news: &News| matches!(news, News::Found(found) if found.0 != generation);
+        let another = |news: &News| matches!(news, News::Found(found) if found.generation != generation);
         if news.wait_for(another).await.is_err() {
             pending::<()>().await;
         }
     }
 
-    /// Returns `true` if another server may take over.
+    /// Returns the count of awaited answers for a new connection: its own, or that of all nodes.
+    pub(super) fn waited_for(&self) -> Arc<AtomicUsize> {
+        match self {
+            Self::Node { waited_for, .. } => Arc::clone(waited_for),
+            Self::Fixed(_) | Self::Followed(_) => Arc::default(),
+        }
+    }
+
+    /// Returns `true` if the server is the one that sentinels name at the moment.
     pub(super) fn is_followed(&self) -> bool {
         matches!(self, Self::Followed(_))
     }
 
+    /// Returns `true` if another server may take over what this one keeps.
+    pub(super) fn may_be_succeeded(&self) -> bool {
+        !matches!(self, Self::Fixed(_))
+    }
+
     /// Reports that the present server does not answer as it should, so that another one may have
     /// taken over.
-    pub(super) fn ask_again(&self) {
-        if let Self::Followed(whereabouts) = self {
-            let _ = whereabouts.ask_again();
+    pub(in crate::store::redis) fn ask_again(&self) {
+        match self {
+            Self::Fixed(_) => {}
+            Self::Node { is_in_doubt, .. } => is_in_doubt(),
+            Self::Followed(whereabouts) => drop(whereabouts.ask_again()),
         }
     }
 }
@@ -127,7 +160,8 @@ impl Whereabouts {
         }
     }
 
-    /// Sets the function that ends the connections to the server before. It must not block.
+    /// Sets the function that ends the connections to the server before. It is not called for the
+    /// first server, and must not block.
     pub(in crate::store::redis) fn when_moved(&self, end: impl Fn() + Send + Sync + 'static) {
         let _ = self.when_moved.set(Box::new(end));
     }
@@ -138,8 +172,12 @@ impl Whereabouts {
         // Before anything else: from here on, no connection to the server before is used, and no
         // answer of it counts.
         self.generation.store(generation, Ordering::Release);
-        self.news.send_replace(News::Found(Box::new((generation, info))));
-        if let Some(end) = self.when_moved.get() {
+        self.news
+            .send_replace(News::Found(Box::new(Found { generation, info })));
+        // By now the first server may have answered releases. No other one needs to hear of them.
+        if generation > 1
+            && let Some(end) = self.when_moved.get()
+        {
             end();
         }
     }
@@ -169,5 +207,31 @@ impl Whereabouts {
     /// Returns a receiver that changes with each request to ask again.
     pub(in crate::store::redis) fn requests(&self) -> watch::Receiver<u64> {
         self.asked.subscribe()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use redis::IntoConnectionInfo;
+
+    use super::Whereabouts;
+
+    #[test]
+    fn the_first_server_replaces_no_other() {
+        let (whereabouts, replaced) = (Whereabouts::new(), Arc::new(AtomicU64::new(0)));
+        whereabouts.when_moved({
+            let replaced = Arc::clone(&replaced);
+            move || {
+                replaced.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for (server, expected) in [("redis://a", 0), ("redis://b", 1), ("redis://a", 2)] {
+            whereabouts.moved_to(server.into_connection_info().unwrap());
+            assert_eq!(replaced.load(Ordering::Relaxed), expected);
+        }
     }
 }

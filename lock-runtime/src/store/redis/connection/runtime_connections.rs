@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::batcher::Release;
+use super::batcher::{Release, SHARED_RELEASES, TOGETHER};
 use super::failure;
-use super::released::Released;
+use super::released::{Released, Unheard};
 use super::slot::{Connection, ConnectionSlot, Purpose, Server};
-use crate::host::{Host, Runtime, RuntimeId, Timer};
+use crate::host::{Host, Moment, Runtime, RuntimeId, Timer};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::{ReleaseRequest, StoreError};
 
@@ -20,7 +20,11 @@ const REPEATED_FOR: Duration = Duration::from_secs(60);
 const REPEAT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The slots for acquires and releases, one for each runtime that drives them.
-pub(in crate::store::redis) struct RuntimeConnections(Arc<Inner>);
+pub(in crate::store::redis) struct RuntimeConnections {
+    inner: Arc<Inner>,
+    /// `true` if what is sent goes behind `ASKING`: see [`ConnectionSlot`].
+    is_asking: bool,
+}
 
 struct Inner {
     host: Host,
@@ -54,13 +58,12 @@ impl RuntimeConnections {
     ) -> Self {
         let checked = Arc::<OnceLock<()>>::default();
         let purpose = Purpose::Commands {
-            names: Arc::clone(&names),
             checked: Arc::clone(&checked),
             background: background.clone(),
         };
-        Self(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             host: host.clone(),
-            lock_thread: ConnectionSlot::new(host, Arc::clone(&server), purpose, None),
+            lock_thread: ConnectionSlot::new(host, Arc::clone(&server), Arc::clone(&names), purpose, None),
             server,
             names,
             checked,
@@ -68,38 +71,54 @@ impl RuntimeConnections {
             slots: RwLock::default(),
             released: Released::default(),
             ended: CancellationToken::new(),
-        }))
+        });
+        Self {
+            inner,
+            is_asking: false,
+        }
+    }
+
+    /// Returns the same connections, for what is sent behind `ASKING`.
+    pub(in crate::store::redis) fn asking(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            is_asking: true,
+        }
     }
 
     /// Returns the slot of the current runtime.
     pub(in crate::store::redis) fn here(&self) -> ConnectionSlot {
-        let Some(runtime) = self.0.host.runtime() else {
-            return self.0.lock_thread.clone();
+        self.of_this_runtime().asking(self.is_asking)
+    }
+
+    fn of_this_runtime(&self) -> ConnectionSlot {
+        let Some(runtime) = self.inner.host.runtime() else {
+            return self.inner.lock_thread.clone();
         };
         let id = runtime.id();
-        let known = known(&self.0.slots.read().unwrap_or_else(PoisonError::into_inner), id);
+        let known = known(&self.inner.slots.read().unwrap_or_else(PoisonError::into_inner), id);
         known.unwrap_or_else(|| self.open(id, &runtime))
     }
 
     fn open(&self, id: RuntimeId, runtime: &Runtime) -> ConnectionSlot {
-        let mut slots = self.0.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.inner.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = known(&slots, id) {
             return slot;
         }
         let purpose = Purpose::Commands {
-            names: Arc::clone(&self.0.names),
-            checked: Arc::clone(&self.0.checked),
-            background: self.0.background.clone(),
+            checked: Arc::clone(&self.inner.checked),
+            background: self.inner.background.clone(),
         };
-        let slot = ConnectionSlot::new(&self.0.host, Arc::clone(&self.0.server), purpose, Some(runtime.clone()));
+        let (server, names) = (Arc::clone(&self.inner.server), Arc::clone(&self.inner.names));
+        let slot = ConnectionSlot::new(&self.inner.host, server, names, purpose, Some(runtime.clone()));
         slots.push((id, slot.clone()));
         drop(slots);
         let resident = Resident {
-            connections: Arc::downgrade(&self.0),
+            connections: Arc::downgrade(&self.inner),
             id,
         };
-        let ended = self.0.ended.clone();
-        self.0.host.spawn_on(runtime, async move {
+        let ended = self.inner.ended.clone();
+        self.inner.host.spawn_on(runtime, async move {
             let _resident = resident;
             ended.cancelled_owned().await;
         });
@@ -125,52 +144,70 @@ impl RuntimeConnections {
 
     /// Returns a function that ends the connections to servers that another one has replaced.
     pub(in crate::store::redis) fn end_former(&self) -> impl Fn() + Send + Sync + 'static {
-        let connections = Arc::downgrade(&self.0);
+        let connections = Arc::downgrade(&self.inner);
         move || {
             let Some(connections) = connections.upgrade() else {
                 return;
             };
-            // Before all others: it makes the held locks be checked.
             connections.background.end_former();
+            // At once, not when the connection is back: that may have happened before.
+            connections.background.has_moved();
             connections.lock_thread.end_former();
             let slots = connections.slots.read().unwrap_or_else(PoisonError::into_inner).clone();
             for (_, slot) in slots {
                 slot.end_former();
             }
-            let unheard = connections.released.unheard(connections.host.now());
-            if unheard.is_empty() {
+            let moved = connections.host.now();
+            let Unheard { places, releases } = connections.released.unheard(moved);
+            if places.is_empty() && releases.is_empty() {
                 return;
             }
             tracing::debug!(
-                releases = unheard.len(),
+                releases = releases.len(),
+                places = places.len(),
                 "releases that the new server may not know are repeated"
             );
-            let (slot, names) = (connections.lock_thread.clone(), Arc::clone(&connections.names));
-            let response = connections.server.time_outs.response;
-            drop(connections.host.spawn(repeat(slot, names, unheard, response)));
+            let repeated = Repeated {
+                slot: connections.lock_thread.clone(),
+                names: Arc::clone(&connections.names),
+                response: connections.server.time_outs.response,
+                until: connections.host.now().after(REPEATED_FOR),
+                connections: Arc::downgrade(&connections),
+            };
+            drop(connections.host.spawn(async move {
+                if repeated.send(places).await && repeated.send(repeated.since(moved)).await {
+                    repeated.send(releases).await;
+                }
+            }));
         }
     }
 
     /// Records a release that has been sent, in case that another server takes over which does not
     /// know it.
     pub(in crate::store::redis) fn note_released(&self, release: impl FnOnce() -> Release) {
-        if self.0.server.place.is_followed() {
-            self.0.released.note(self.0.host.now(), release());
+        if self.inner.server.place.may_be_succeeded() {
+            self.inner.released.note(self.inner.host.now(), release());
         }
+    }
+
+    /// Returns the releases that a server which takes over may not know. They are forgotten here.
+    pub(in crate::store::redis) fn unheard(&self) -> Unheard {
+        self.inner.released.unheard(self.inner.host.now())
     }
 
     /// Returns the runtimes' connection that has answered last.
     fn heard_last(&self) -> Option<(ConnectionSlot, Arc<Connection>)> {
-        let slots = self.0.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slots = self.inner.slots.read().unwrap_or_else(PoisonError::into_inner);
         let up = slots.iter().filter_map(|(_, slot)| Some((slot.clone(), slot.up()?)));
-        up.max_by_key(|(_, live)| live.heard())
+        let heard = up.max_by_key(|(_, live)| live.heard());
+        heard.map(|(slot, live)| (slot.asking(self.is_asking), live))
     }
 
     /// Returns the connection with this number, if it is still there.
     fn numbered(&self, number: u64) -> Option<(ConnectionSlot, Arc<Connection>)> {
-        let slots = self.0.slots.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all = std::iter::once(&self.0.lock_thread).chain(slots.iter().map(|(_, slot)| slot));
-        all.find_map(|slot| Some((slot.clone(), slot.numbered(number)?)))
+        let slots = self.inner.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all = std::iter::once(&self.inner.lock_thread).chain(slots.iter().map(|(_, slot)| slot));
+        all.find_map(|slot| Some((slot.clone().asking(self.is_asking), slot.numbered(number)?)))
     }
 }
 
@@ -179,24 +216,74 @@ fn known(slots: &[(RuntimeId, ConnectionSlot)], id: RuntimeId) -> Option<Connect
     found.map(|(_, slot)| slot.clone())
 }
 
-/// Repeats releases until the server has answered each of them. A release that it knows already has
-/// no effect.
-async fn repeat(slot: ConnectionSlot, names: Arc<Keyspace>, releases: Vec<Release>, response: Duration) {
-    let host = slot.host().clone();
-    let until = host.now().after(REPEATED_FOR);
-    for release in releases {
+/// Releases that are repeated until the server has answered each of them. Those that it knows
+/// already have no effect.
+struct Repeated {
+    slot: ConnectionSlot,
+    names: Arc<Keyspace>,
+    response: Duration,
+    until: Moment,
+    connections: Weak<Inner>,
+}
+
+impl Repeated {
+    /// Returns the releases that this server has answered since the store moved to it. A call that
+    /// released before its place was left may have handed the lock to that place.
+    fn since(&self, moved: Moment) -> Vec<Release> {
+        let connections = self.connections.upgrade();
+        let since = connections.map(|connections| connections.released.since(moved, self.slot.host().now()));
+        since.unwrap_or_default()
+    }
+
+    /// Returns `false` if the server has not answered in time.
+    async fn send(&self, releases: Vec<Release>) -> bool {
+        let (shared, exclusive): (Vec<_>, Vec<_>) = releases.into_iter().partition(|release| release.is_shared);
+        for (releases, together) in [(exclusive, TOGETHER), (shared, SHARED_RELEASES)] {
+            for releases in releases.chunks(together) {
+                if !self.send_some(releases).await {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Sends releases by a command each, if that is not what has just been refused.
+    async fn send_each(&self, releases: &[Release]) -> bool {
+        if releases.len() > 1 {
+            for release in releases {
+                if !Box::pin(self.send_some(std::slice::from_ref(release))).await {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    async fn send_some(&self, releases: &[Release]) -> bool {
+        let host = self.slot.host();
         loop {
             let answer = async {
-                let live = slot.live().await?;
-                let answer = slot.release(&live, || release.clone(), &names).await;
+                let live = self.slot.live().await?;
+                let answer = self.slot.release_all(&live, releases, &self.names).await;
                 answer.map_err(|error| failure::sort(&error, true))
             };
-            match host.timeout(Timer::LockThread, response, answer).await {
-                Some(Ok(_)) => break,
-                _ if host.now() >= until => return,
+            match host.timeout(Timer::LockThread, self.response, answer).await {
+                Some(Ok(())) => break,
+                // The key may have a lock of another kind by now. The others of the same command have
+                // been released, which is not told.
+                Some(Err(error)) if error.is_permanent() => return self.send_each(releases).await,
+                _ if host.now() >= self.until => return false,
                 _ => host.sleep(Timer::LockThread, REPEAT_PAUSE).await,
             }
         }
+        // The server that takes over next may not know them either.
+        if let Some(connections) = self.connections.upgrade() {
+            for release in releases {
+                connections.released.note(host.now(), release.clone());
+            }
+        }
+        true
     }
 }
 

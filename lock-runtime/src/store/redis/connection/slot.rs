@@ -5,18 +5,20 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{oneshot, watch};
 
 use super::batcher::{self, Release, Reply, Sender, What};
 use super::dial::Dial;
 use super::failure;
-use super::handshake;
+use super::handshake::{self, Mode};
+use super::health::Board;
+use super::idle;
 use super::place::{Found, Place};
 use crate::host::{Host, Moment, Runtime, Timer};
 use crate::store::redis::keyspace::Keyspace;
@@ -63,9 +65,7 @@ type Try<'a> = Pin<Box<dyn Future<Output = Result<Connection, StoreError>> + Sen
 pub(in crate::store::redis) enum Purpose {
     /// Acquires and releases.
     Commands {
-        /// For the check of permissions.
-        names: Arc<Keyspace>,
-        /// Set once they have been checked.
+        /// Set once the permissions have been checked.
         checked: Arc<OnceLock<()>>,
         /// The slot that reports that the server answers again.
         background: ConnectionSlot,
@@ -78,6 +78,8 @@ pub(in crate::store::redis) enum Purpose {
         /// The receiver of the messages.
         pushes: OnceLock<PushReceiver>,
     },
+    /// Waits for replicas, which delay all that is sent after them.
+    Replicas,
 }
 
 /// The pace at which new connections are made.
@@ -126,6 +128,7 @@ pub(in crate::store::redis) struct Connection {
     pub(in crate::store::redis) number: u64,
     /// The generation of the server: see [`Place`].
     pub(in crate::store::redis) generation: u64,
+    address: Box<str>,
     /// The time at which the oldest of the commands given up since the last answer was sent, in
     /// nanoseconds of the host's clock, or 0 if there is none.
     stalled: AtomicU64,
@@ -151,7 +154,7 @@ impl Connection {
     }
 
     /// Returns the usual time until an answer.
-    fn usual(&self) -> Duration {
+    pub(super) fn usual(&self) -> Duration {
         Duration::from_nanos(self.round_trip.load(Ordering::Relaxed)).min(LONGEST_USUAL)
     }
 }
@@ -176,15 +179,24 @@ pub(in crate::store::redis) struct Server {
     pub(in crate::store::redis) dial: Dial,
     pub(in crate::store::redis) place: Place,
     pub(in crate::store::redis) time_outs: TimeOuts,
+    pub(in crate::store::redis) health: Arc<Board>,
 }
 
 /// A connection slot. Clones are cheap, and share one slot.
 #[derive(Clone)]
-pub(in crate::store::redis) struct ConnectionSlot(Arc<Inner>);
+pub(in crate::store::redis) struct ConnectionSlot {
+    inner: Arc<Inner>,
+    /// `true` if commands are sent behind `ASKING`, which a node of a cluster that is receiving their
+    /// slot needs.
+    is_asking: bool,
+}
 
 struct Inner {
     host: Host,
+    /// Unique in this process.
+    number: u64,
     server: Arc<Server>,
+    names: Arc<Keyspace>,
     purpose: Purpose,
     /// The pace of new connections.
     pace: Mutex<RedialPause>,
@@ -192,6 +204,8 @@ struct Inner {
     home: Option<Runtime>,
     /// `true` once that runtime has turned out to have no network.
     unfit: AtomicBool,
+    /// `true` once the connection is [kept up](idle::keep_up).
+    is_kept_up: AtomicBool,
     /// `true` if a connection was lost, or could not be made, since the last one was up.
     was_down: AtomicBool,
     /// `true` while a connection is being made that may replace the present one.
@@ -203,20 +217,60 @@ struct Inner {
     retired: Mutex<Vec<Arc<Connection>>>,
 }
 
+/// A slot that may be gone.
+pub(super) struct WeakSlot {
+    slot: Weak<Inner>,
+    state: watch::Receiver<State>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.server.health.forget(self.number);
+        self.server.health.tell();
+    }
+}
+
+impl WeakSlot {
+    /// Returns the slot, or `None` if it is gone.
+    pub(super) fn upgrade(&self) -> Option<ConnectionSlot> {
+        self.slot.upgrade().map(ConnectionSlot::from)
+    }
+
+    /// Completes once the slot is gone.
+    ///
+    /// Cancel safe.
+    pub(super) async fn gone(&mut self) {
+        while self.state.changed().await.is_ok() {}
+    }
+}
+
+impl From<Arc<Inner>> for ConnectionSlot {
+    fn from(inner: Arc<Inner>) -> Self {
+        Self {
+            inner,
+            is_asking: false,
+        }
+    }
+}
+
 impl ConnectionSlot {
     pub(in crate::store::redis) fn new(
         host: &Host,
         server: Arc<Server>,
+        names: Arc<Keyspace>,
         purpose: Purpose,
         home: Option<Runtime>,
     ) -> Self {
-        Self(Arc::new(Inner {
+        Self::from(Arc::new(Inner {
             host: host.clone(),
+            number: host.number(),
             server,
+            names,
             purpose,
             pace: Mutex::default(),
             home,
             unfit: AtomicBool::new(false),
+            is_kept_up: AtomicBool::new(false),
             was_down: AtomicBool::new(false),
             challenged: AtomicBool::new(false),
             truce: Mutex::default(),
@@ -225,26 +279,41 @@ impl ConnectionSlot {
         }))
     }
 
+    /// Returns this slot for commands that are sent behind `ASKING`, or for others.
+    pub(in crate::store::redis) fn asking(mut self, is_asking: bool) -> Self {
+        self.is_asking = is_asking;
+        self
+    }
+
     pub(in crate::store::redis) fn host(&self) -> &Host {
-        &self.0.host
+        &self.inner.host
+    }
+
+    /// Returns the number of those locks that one command can be about together with this one.
+    pub(in crate::store::redis) fn group(&self, lock: &str) -> u16 {
+        self.inner.names.group(lock)
+    }
+
+    pub(in crate::store::redis) fn response_timeout(&self) -> Duration {
+        self.inner.server.time_outs.response
     }
 
     /// Adds a receiver for reports of changed keys.
     pub(in crate::store::redis) fn report_to(&self, receiver: LossReceiver) {
-        if let Purpose::Background { losses, .. } = &self.0.purpose {
+        if let Purpose::Background { losses, .. } = &self.inner.purpose {
             losses.lock().unwrap_or_else(PoisonError::into_inner).push(receiver);
         }
     }
 
     /// Sets the receiver of the messages to waiters.
     pub(in crate::store::redis) fn push_to(&self, receiver: PushReceiver) {
-        if let Purpose::Background { pushes, .. } = &self.0.purpose {
+        if let Purpose::Background { pushes, .. } = &self.inner.purpose {
             let _ = pushes.set(receiver);
         }
     }
 
     fn push(&self, push: Push) {
-        if let Purpose::Background { pushes, .. } = &self.0.purpose
+        if let Purpose::Background { pushes, .. } = &self.inner.purpose
             && let Some(receiver) = pushes.get()
         {
             receiver(push);
@@ -259,7 +328,7 @@ impl ConnectionSlot {
         if let Some(live) = self.up() {
             return Ok(live);
         }
-        let mut state = self.0.state.subscribe();
+        let mut state = self.inner.state.subscribe();
         let mut awaited = false;
         loop {
             // `start` is called after the `match`, since it changes the state, which must not be
@@ -298,7 +367,7 @@ impl ConnectionSlot {
     ///
     /// Cancel safe.
     pub(in crate::store::redis) async fn replaced(&self, number: u64) {
-        let mut state = self.0.state.subscribe();
+        let mut state = self.inner.state.subscribe();
         let is_another = |state: &State| matches!(state, State::Up(live) if live.number != number);
         // Cannot fail: `self` keeps the sender alive.
         drop(state.wait_for(is_another).await);
@@ -312,7 +381,7 @@ impl ConnectionSlot {
     pub(in crate::store::redis) fn challenge(&self) {
         let Some(live) = self.up() else { return };
         let truce = self.truce().1;
-        if truce.is_some_and(|until| self.host().now() < until) || self.0.challenged.swap(true, Ordering::AcqRel) {
+        if truce.is_some_and(|until| self.host().now() < until) || self.inner.challenged.swap(true, Ordering::AcqRel) {
             return;
         }
         let heard = live.heard.load(Ordering::Relaxed);
@@ -332,7 +401,7 @@ impl ConnectionSlot {
             }
             let made = slot
                 .host()
-                .timeout(Timer::LockThread, slot.0.server.time_outs.connect, slot.connect())
+                .timeout(Timer::LockThread, slot.inner.server.time_outs.connect, slot.connect())
                 .await;
             if is_silent() {
                 if let Some(Ok(another)) = made {
@@ -347,11 +416,11 @@ impl ConnectionSlot {
     }
 
     fn truce(&self) -> std::sync::MutexGuard<'_, (u32, Option<Moment>)> {
-        self.0.truce.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.truce.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn replace(&self, silent: &Connection, another: Connection) {
-        let replaced = self.0.state.send_if_modified(|state| match state {
+        let replaced = self.inner.state.send_if_modified(|state| match state {
             State::Up(live) if live.number == silent.number && self.is_present(&another) => {
                 *state = State::Up(Arc::new(another));
                 true
@@ -369,9 +438,10 @@ impl ConnectionSlot {
     /// Reports that the server answers again, on any connection. While it did not, any lock may
     /// have changed.
     fn is_back(&self) {
-        match &self.0.purpose {
+        match &self.inner.purpose {
             Purpose::Commands { background, .. } => background.tell(&LossHint::Back(Lane::default())),
             Purpose::Background { .. } => self.tell(&LossHint::Back(Lane::default())),
+            Purpose::Replicas => {}
         }
     }
 
@@ -381,7 +451,7 @@ impl ConnectionSlot {
     /// An acquire also waits here for the connection itself, so that the waiting calls do not all
     /// send at once when it is up.
     pub(in crate::store::redis) fn room(&self, what: Limited, most: Duration) -> Option<StoreFuture<'static, ()>> {
-        let has_room = match &*self.0.state.borrow() {
+        let has_room = match &*self.inner.state.borrow() {
             State::Up(live) => live.batcher.as_ref().is_none_or(|batcher| batcher.has_room(what)),
             _ => what == Limited::Releases,
         };
@@ -390,7 +460,7 @@ impl ConnectionSlot {
         }
         let slot = self.clone();
         Some(Box::pin(async move {
-            let response = slot.0.server.time_outs.response;
+            let response = slot.inner.server.time_outs.response;
             let live = slot.host().timeout(Timer::LockThread, response.min(most), slot.live());
             let Some(live) = live.await else {
                 return Err(slot.failure().unwrap_or_else(|| {
@@ -408,27 +478,17 @@ impl ConnectionSlot {
         }))
     }
 
-    /// Waits until a connection has room. A connection without room has many commands under way, so
-    /// it is replaced if nothing arrives on it for the response time-out: those who sent them may
-    /// have given up long before.
+    /// Waits until a connection has room. One that has none because its server is silent is replaced
+    /// by [`idle::keep_up`].
     async fn room_on(&self, mut live: Arc<Connection>, what: Limited) -> Result<(), StoreError> {
-        let mut state = self.0.state.subscribe();
-        let silence = self.0.server.time_outs.response;
+        let mut state = self.inner.state.subscribe();
         loop {
             let Some(batcher) = &live.batcher else { return Ok(()) };
             let number = live.number;
-            let (began, heard) = (self.host().now(), live.heard());
             tokio::select! {
                 biased;
                 () = batcher.room(what) => return Ok(()),
                 _ = state.wait_for(|state| !matches!(state, State::Up(live) if live.number == number)) => {}
-                () = self.host().sleep(Timer::LockThread, silence) => {
-                    let stood_still = self.host().now().since(began) > silence + LATE;
-                    if live.heard() == heard && !stood_still {
-                        tracing::debug!(?silence, "the connection has no room, does not answer, and is replaced");
-                        self.end(number, true);
-                    }
-                }
             }
             live = self.live().await?;
         }
@@ -455,6 +515,11 @@ impl ConnectionSlot {
         command: Cmd,
     ) -> Result<Value, RedisError> {
         let _waited_for = live.batcher.as_ref().map(Sender::wait_for);
+        if self.is_asking {
+            return self
+                .in_flight(live, behind_asking(live.multiplexed.clone(), command))
+                .await;
+        }
         match &live.batcher {
             Some(batcher) if batcher.is_busy() => {
                 let about = (!lock.is_empty()).then(|| batcher::hash(lock));
@@ -475,15 +540,12 @@ impl ConnectionSlot {
         release: impl Fn() -> Release,
         names: &Keyspace,
     ) -> Result<Value, RedisError> {
-        let run = |name| {
-            let release = release();
-            let script = release_of(release.is_shared).form(live.server.is_7);
-            let text = if name == "EVAL" { &script.source } else { &script.hash };
-            let command = release.command(name, text, names);
-            async move { batcher::the_one(self.call(live, Limited::Releases, &release.lock, command).await) }
+        let run = async |name| {
+            let answer = self.release_by(name, live, &[release()], names).await;
+            batcher::the_one(answer)
         };
         let answer = match &live.batcher {
-            Some(batcher) if batcher.is_busy() => {
+            Some(batcher) if batcher.is_busy() && !self.is_asking => {
                 let _waited_for = batcher.wait_for();
                 self.send(live, batcher, Limited::Releases, What::Release(release()))
                     .await
@@ -497,6 +559,39 @@ impl ConnectionSlot {
         }
     }
 
+    /// Releases locks of one kind by one command, and does not tell which of them were held.
+    pub(in crate::store::redis) async fn release_all(
+        &self,
+        live: &Connection,
+        releases: &[Release],
+        names: &Keyspace,
+    ) -> Result<(), RedisError> {
+        match self.release_by("EVALSHA", live, releases, names).await {
+            Err(error) if failure::is_missing_script(&error) => {
+                self.release_by("EVAL", live, releases, names).await.map(drop)
+            }
+            answer => answer.map(drop),
+        }
+    }
+
+    /// Releases locks of one kind by a command with this name.
+    async fn release_by(
+        &self,
+        name: &str,
+        live: &Connection,
+        releases: &[Release],
+        names: &Keyspace,
+    ) -> Result<Value, RedisError> {
+        let script = release_of(releases.first().is_some_and(|release| release.is_shared)).form(live.server.is_7);
+        let text = if name == "EVAL" { &script.source } else { &script.hash };
+        let lock = match releases {
+            [one] => one.lock.as_str(),
+            _ => "",
+        };
+        let command = batcher::release(name, text, names, releases);
+        self.call(live, Limited::Releases, lock, command).await
+    }
+
     async fn send(&self, live: &Connection, batcher: &Sender, kind: Limited, what: What) -> Result<Value, RedisError> {
         let (reply, answer) = oneshot::channel();
         batcher.put(kind, what, Reply::To(reply));
@@ -508,15 +603,20 @@ impl ConnectionSlot {
     /// Returns the reason why there is no connection, if a try has failed since the last connection
     /// was up.
     fn failure(&self) -> Option<StoreError> {
-        match &*self.0.state.borrow() {
+        match &*self.inner.state.borrow() {
             State::Failed(error) | State::Connecting(Some(error)) => Some(error.clone()),
             _ => None,
         }
     }
 
+    /// Reports that the server does not answer as it should, so that another one may have taken over.
+    pub(in crate::store::redis) fn is_in_doubt(&self) {
+        self.inner.server.place.ask_again();
+    }
+
     /// Returns the connection, if it is up.
     pub(in crate::store::redis) fn up(&self) -> Option<Arc<Connection>> {
-        match &*self.0.state.borrow() {
+        match &*self.inner.state.borrow() {
             State::Up(live) if self.is_present(live) => Some(Arc::clone(live)),
             _ => None,
         }
@@ -530,13 +630,35 @@ impl ConnectionSlot {
     /// Returns `true` if connections of this generation lead to the server that the store uses at
     /// present.
     pub(in crate::store::redis) fn is_of_present(&self, generation: u64) -> bool {
-        generation == self.0.server.place.generation()
+        generation == self.inner.server.place.generation()
+    }
+
+    pub(in crate::store::redis) fn health(&self) -> &Board {
+        &self.inner.server.health
+    }
+
+    /// Tells the health that the runtime of this slot goes on. Returns the connection, if it is up.
+    pub(super) fn goes_on(&self) -> Option<Arc<Connection>> {
+        let live = self.up();
+        // What waits for replicas says nothing about the usual time until an answer.
+        if let Some(live) = live
+            .as_ref()
+            .filter(|_| !matches!(self.inner.purpose, Purpose::Replicas))
+        {
+            self.health().takes(live.usual());
+        }
+        // Noted while the state is locked, as each change of it is.
+        if let State::Up(_) = &*self.inner.state.borrow() {
+            self.health().goes_on(self.inner.number);
+        }
+        self.health().tell();
+        live
     }
 
     /// Stops using a connection to a server that another one has replaced. None is kept: what such
     /// a server answers does not count, and what it still holds is lost.
     pub(in crate::store::redis) fn end_former(&self) {
-        let number = match &*self.0.state.borrow() {
+        let number = match &*self.inner.state.borrow() {
             State::Up(live) if !self.is_present(live) => Some(live.number),
             _ => None,
         };
@@ -545,6 +667,11 @@ impl ConnectionSlot {
             tracing::debug!("another server has taken over, and the connection to the one before is ended");
             self.end(number, false);
         }
+    }
+
+    /// Reports, on the background connection, that another server has taken over.
+    pub(in crate::store::redis) fn has_moved(&self) {
+        self.tell(&LossHint::Moved(Lane::default()));
     }
 
     /// Subscribes this connection to a channel.
@@ -582,7 +709,7 @@ impl ConnectionSlot {
             biased;
             // An answer of the server before is worth nothing, though it arrives: what it granted
             // or renewed, the present server may not know.
-            () = self.0.server.place.moved_on(live.generation) => {
+            () = self.inner.server.place.moved_on(live.generation) => {
                 return Err(io::Error::other("another server has taken over").into());
             }
             answer = sent => answer,
@@ -600,7 +727,7 @@ impl ConnectionSlot {
     /// response time-out.
     pub(in crate::store::redis) async fn ask(&self, command: Cmd) -> Result<Value, StoreError> {
         let live = self.live().await?;
-        let limit = self.0.server.time_outs.response;
+        let limit = self.inner.server.time_outs.response;
         match self
             .host()
             .timeout(
@@ -617,27 +744,30 @@ impl ConnectionSlot {
 
     /// Stops using a connection. If `retire` is set, keeps it for commands in flight and for the
     /// releases that must follow its acquires.
-    fn end(&self, number: u64, retire: bool) {
+    pub(super) fn end(&self, number: u64, retire: bool) {
         let mut ended = None;
-        self.0.state.send_if_modified(|state| match state {
+        self.inner.state.send_if_modified(|state| match state {
             State::Up(live) if live.number == number => {
                 if let State::Up(live) = std::mem::replace(state, State::Down) {
                     ended = Some(live);
                 }
+                // Before another connection can be noted, or its state would be the one that stays.
+                self.inner.server.health.failed(self.inner.number, None);
                 true
             }
             _ => false,
         });
+        self.inner.server.health.tell();
         if !retire {
             self.retired().retain(|live| live.number != number);
         }
         let Some(live) = ended else { return };
-        self.0.was_down.store(true, Ordering::Release);
-        self.0.server.place.ask_again();
+        self.inner.was_down.store(true, Ordering::Release);
+        self.inner.server.place.ask_again();
         // Key tracking and subscriptions ended with the connection.
         self.tell(&LossHint::All(Lane::default()));
         self.push(Push::Disconnected);
-        if retire && matches!(self.0.purpose, Purpose::Commands { .. }) {
+        if retire && matches!(self.inner.purpose, Purpose::Commands { .. }) {
             self.keep_for_releases(live);
         }
     }
@@ -650,22 +780,22 @@ impl ConnectionSlot {
         }
         retired.push(live);
         drop(retired);
-        let slot = Arc::downgrade(&self.0);
+        let slot = Arc::downgrade(&self.inner);
         let host = self.host().clone();
         drop(self.host().spawn(async move {
             host.sleep(Timer::LockThread, RETIRED_FOR).await;
-            if let Some(slot) = slot.upgrade().map(ConnectionSlot) {
+            if let Some(slot) = slot.upgrade().map(ConnectionSlot::from) {
                 slot.retired().retain(|live| live.number != number);
             }
         }));
     }
 
     fn retired(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Connection>>> {
-        self.0.retired.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn start(&self) {
-        let started = self.0.state.send_if_modified(|state| match state {
+        let started = self.inner.state.send_if_modified(|state| match state {
             State::Down | State::Failed(_) => {
                 let failure = match std::mem::replace(state, State::Down) {
                     State::Failed(error) => Some(error),
@@ -683,12 +813,45 @@ impl ConnectionSlot {
             slot: self.clone(),
             result: None,
         };
-        let home = self.0.home.as_ref();
-        match (home, self.host().start()) {
-            (_, Err(error)) => attempt.result = Some(Err(StoreError::permanent(error))),
-            (Some(home), Ok(())) if !self.0.unfit.load(Ordering::Relaxed) => self.host().spawn_on(home, attempt.run()),
-            _ => drop(self.host().spawn(attempt.run())),
+        let home = self
+            .inner
+            .home
+            .as_ref()
+            .filter(|_| !self.inner.unfit.load(Ordering::Relaxed));
+        let started = self.host().start();
+        if started.is_ok() && !self.inner.is_kept_up.swap(true, Ordering::Relaxed) {
+            let kept_up = idle::keep_up(
+                self.host().clone(),
+                self.downgrade(),
+                self.inner.server.time_outs.response,
+            );
+            match home {
+                Some(home) => self.host().spawn_on(home, kept_up),
+                None => drop(self.host().spawn(kept_up)),
+            }
         }
+        match (home, started) {
+            (_, Err(error)) => attempt.result = Some(Err(StoreError::permanent(error))),
+            (Some(home), Ok(())) => self.host().spawn_on(home, attempt.run()),
+            (None, Ok(())) => drop(self.host().spawn(attempt.run())),
+        }
+    }
+
+    fn downgrade(&self) -> WeakSlot {
+        WeakSlot {
+            slot: Arc::downgrade(&self.inner),
+            state: self.inner.state.subscribe(),
+        }
+    }
+
+    /// Returns the command that shows whether the server answers, which has no effect.
+    pub(in crate::store::redis) fn probe(&self) -> Cmd {
+        if self.inner.names.is_of_cluster() {
+            return handshake::hello();
+        }
+        let mut get = redis::cmd("GET");
+        get.arg(self.inner.names.probe());
+        get
     }
 
     /// Connects. For a background connection, starts another try beside one that is not answered
@@ -696,7 +859,7 @@ impl ConnectionSlot {
     async fn connect(&self) -> Result<Connection, StoreError> {
         // A connection for commands gets only one try: if a slow handshake is the cause, more of
         // them do not help.
-        let is_urgent = matches!(self.0.purpose, Purpose::Background { .. });
+        let is_urgent = matches!(self.inner.purpose, Purpose::Background { .. });
         let mut tries: Vec<Try<'_>> = vec![Box::pin(self.establish())];
         let mut pause = TRY_BESIDE;
         // Uses the lock thread's timer, as the clock of this runtime may be paused.
@@ -714,7 +877,7 @@ impl ConnectionSlot {
                 if tries.len() == TRIES {
                     drop(tries.remove(1));
                 }
-                self.0.server.place.ask_again();
+                self.inner.server.place.ask_again();
                 tries.push(Box::pin(self.establish()));
                 pause = (pause * 2).min(LONGEST_TRY_BESIDE);
                 next.set(self.host().sleep(Timer::LockThread, pause));
@@ -725,10 +888,10 @@ impl ConnectionSlot {
 
     /// Makes a connection to the present server, and starts anew if another one takes over meanwhile.
     async fn establish(&self) -> Result<Connection, StoreError> {
-        let place = &self.0.server.place;
+        let place = &self.inner.server.place;
         loop {
             let found = place.present().await?;
-            let generation = found.0;
+            let generation = found.generation;
             tokio::select! {
                 biased;
                 () = place.moved_on(generation) => {}
@@ -742,7 +905,7 @@ impl ConnectionSlot {
         }
     }
 
-    async fn establish_to(&self, (generation, info): Found) -> Result<Connection, StoreError> {
+    async fn establish_to(&self, Found { generation, info }: Found) -> Result<Connection, StoreError> {
         let number = self.host().number();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -751,17 +914,32 @@ impl ConnectionSlot {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(WRITE_QUEUE)
             .set_push_sender(self.push_sender(number));
-        let connected = self.0.server.dial.dial(&info, config);
+        let connected = self.inner.server.dial.dial(&info, config);
         let mut connection = connected.await.map_err(|error| failure::sort(&error, false))?;
         let asked = self.host().now();
         let server = handshake::ask(&mut connection)
             .await
             .map_err(|error| failure::sort(&error, false))?;
-        if server.is_sentinel {
+        if server.mode == Mode::Sentinel {
             let text = format!("{} is a sentinel, which keeps no locks", info.addr());
             return Err(StoreError::permanent(text).advise("give `redis+sentinel://host:26379/master`"));
         }
-        if server.is_replica && self.0.server.place.is_followed() {
+        let is_of_cluster = server.mode == Mode::Cluster;
+        if is_of_cluster != self.inner.names.is_of_cluster() {
+            let (text, advice) = if is_of_cluster {
+                (
+                    "is a node of a cluster, which keeps some locks only",
+                    "give the cluster's URL, `redis+cluster://host,host`",
+                )
+            } else {
+                (
+                    "is no node of a cluster",
+                    "give the URL of a single server, `redis://host:port`",
+                )
+            };
+            return Err(StoreError::permanent(format!("{} {text}", info.addr())).advise(advice));
+        }
+        if server.is_replica && self.inner.server.place.is_followed() {
             return Err(StoreError::transient(format!(
                 "{} is a replica, though the sentinels name it as the master",
                 info.addr()
@@ -770,17 +948,24 @@ impl ConnectionSlot {
         }
         let round_trip = self.host().now().as_nanos().saturating_sub(asked.as_nanos());
         let mut batcher = None;
-        match &self.0.purpose {
-            Purpose::Commands { names, checked, .. } => {
+        match &self.inner.purpose {
+            Purpose::Commands { checked, .. } => {
                 if checked.get().is_none() {
-                    handshake::check_permissions(&mut connection, server, names).await?;
-                    let _ = checked.set(());
+                    match handshake::check_permissions(&mut connection, server, &self.inner.names).await {
+                        // The node has no slot for the check any more, or not yet.
+                        Err(error) if self.inner.names.is_of_cluster() && failure::redirect(&error).is_some() => {}
+                        done => {
+                            done?;
+                            let _ = checked.set(());
+                        }
+                    }
                 }
                 batcher = Some(batcher::start(
                     self.host(),
                     connection.clone(),
                     server.is_7,
-                    Arc::clone(names),
+                    Arc::clone(&self.inner.names),
+                    self.inner.server.place.waited_for(),
                 ));
             }
             Purpose::Background { .. } => {
@@ -790,6 +975,7 @@ impl ConnectionSlot {
                     tracing::debug!(%error, "the server does not report changed keys; the next renewal notices a lost lock");
                 }
             }
+            Purpose::Replicas => {}
         }
         Ok(Connection {
             multiplexed: connection,
@@ -797,8 +983,9 @@ impl ConnectionSlot {
             server,
             number,
             generation,
+            address: info.addr().to_string().into(),
             stalled: AtomicU64::new(0),
-            heard: AtomicU64::new(0),
+            heard: AtomicU64::new(self.host().now().as_nanos()),
             asked: AtomicU64::new(0),
             round_trip: AtomicU64::new(round_trip),
         })
@@ -806,9 +993,9 @@ impl ConnectionSlot {
 
     /// Returns the receiver of the server's push messages.
     fn push_sender(&self, number: u64) -> impl Fn(PushInfo) -> Result<(), io::Error> + Send + Sync + 'static {
-        let slot = Arc::downgrade(&self.0);
+        let slot = Arc::downgrade(&self.inner);
         move |push| {
-            let Some(slot) = slot.upgrade().map(ConnectionSlot) else {
+            let Some(slot) = slot.upgrade().map(ConnectionSlot::from) else {
                 return Ok(());
             };
             match push.kind {
@@ -842,7 +1029,7 @@ impl ConnectionSlot {
     }
 
     fn tell(&self, hint: &LossHint) {
-        let Purpose::Background { losses, .. } = &self.0.purpose else {
+        let Purpose::Background { losses, .. } = &self.inner.purpose else {
             return;
         };
         let receivers = losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -850,6 +1037,14 @@ impl ConnectionSlot {
             receiver(hint.clone());
         }
     }
+}
+
+/// Sends a command right behind `ASKING`, in one piece: other commands cannot come between.
+async fn behind_asking(mut connection: MultiplexedConnection, command: Cmd) -> Result<Value, RedisError> {
+    let mut both = Pipeline::with_capacity(2);
+    both.cmd("ASKING").add_command(command);
+    let answers = connection.req_packed_commands(&both, 1, 1).await?;
+    batcher::the_one(Ok(Value::Array(answers)))
 }
 
 /// An attempt to connect. Dropping it publishes its result, also after a panic or an abort.
@@ -860,10 +1055,10 @@ struct Redial {
 
 impl Redial {
     async fn run(mut self) {
-        let limit = self.slot.0.server.time_outs.connect;
+        let limit = self.slot.inner.server.time_outs.connect;
         let host = self.slot.host();
         let pause = {
-            let mut pace = self.slot.0.pace.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pace = self.slot.inner.pace.lock().unwrap_or_else(PoisonError::into_inner);
             pace.next(host, host.now())
         };
         if !pause.is_zero() {
@@ -885,7 +1080,7 @@ impl Redial {
                 // they wait for what may hang since then.
                 None if host.now().since(began) > limit + LATE => second = Some(Box::pin(self.slot.connect())),
                 None => {
-                    let place = &self.slot.0.server.place;
+                    let place = &self.slot.inner.server.place;
                     place.ask_again();
                     let late = || StoreError::transient(format!("no connection within {limit:?}"));
                     break Err(place.failure().unwrap_or_else(late));
@@ -897,7 +1092,7 @@ impl Redial {
 
 impl Drop for Redial {
     fn drop(&mut self) {
-        let inner = &self.slot.0;
+        let inner = &self.slot.inner;
         let has_panicked = std::thread::panicking() && inner.home.is_some();
         let is_present = matches!(&self.result, Some(Ok(live)) if self.slot.is_present(live));
         let was_down = inner.was_down.swap(!is_present, Ordering::AcqRel);
@@ -909,16 +1104,27 @@ impl Drop for Redial {
             *state = match result {
                 Some(Ok(live)) if self.slot.is_present(&live) => {
                     is_up = true;
+                    inner
+                        .server
+                        .health
+                        .connected(inner.number, &live.address, live.server.role());
                     State::Up(Arc::new(live))
                 }
                 Some(Ok(_)) => State::Down,
-                Some(Err(error)) => State::Failed(error),
+                Some(Err(error)) => {
+                    inner.server.health.failed(inner.number, Some(&error));
+                    State::Failed(error)
+                }
                 // The runtime may have been built without I/O. A caller that waits finds `Down`, and
                 // tries again on the lock thread.
-                None if has_panicked && !inner.unfit.swap(true, Ordering::Relaxed) => State::Down,
+                None if has_panicked && !inner.unfit.swap(true, Ordering::Relaxed) => {
+                    inner.is_kept_up.store(false, Ordering::Relaxed);
+                    State::Down
+                }
                 None => State::Failed(StoreError::transient("the attempt to connect was aborted")),
             };
         });
+        inner.server.health.tell();
         if !is_up {
             inner.was_down.store(true, Ordering::Release);
         }
@@ -933,7 +1139,7 @@ struct Challenge(ConnectionSlot);
 
 impl Drop for Challenge {
     fn drop(&mut self) {
-        self.0.0.challenged.store(false, Ordering::Release);
+        self.0.inner.challenged.store(false, Ordering::Release);
     }
 }
 
@@ -953,7 +1159,7 @@ impl InFlight<'_> {
         self.live.heard.store(now, Ordering::Relaxed);
         let took = now.saturating_sub(self.sent);
         let is_in_time = Duration::from_nanos(took) <= self.live.usual() * 2;
-        if is_in_time && matches!(self.slot.0.purpose, Purpose::Background { .. }) {
+        if is_in_time && matches!(self.slot.inner.purpose, Purpose::Background { .. }) {
             *self.slot.truce() = (0, None);
         }
         self.live.answered_after(took);
@@ -973,7 +1179,7 @@ impl Drop for InFlight<'_> {
             Err(earlier) => earlier,
         };
         let silent = Duration::from_nanos(self.slot.host().now().as_nanos().saturating_sub(first));
-        if silent >= self.slot.0.server.time_outs.response {
+        if silent >= self.slot.inner.server.time_outs.response {
             tracing::debug!(?silent, "the connection does not answer and is replaced");
             self.slot.end(self.live.number, true);
         }

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use once_cell::sync::Lazy;
 use redis::Value;
+use tokio::sync::watch;
 
 use crate::host::Host;
+use crate::store::health::ServerHealth;
 use crate::store::info::LockInfo;
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::eval;
@@ -109,7 +111,8 @@ impl LegacySetnxStore {
         let live = slot.live().await?;
         request.receipt.sent_on(live.number);
         let own = self.keys_of(request.key);
-        let keys = [&own.lock, &own.side, self.server.names.counter(&own.lock)];
+        let counter = self.server.names.counter(&own.lock);
+        let keys: [&str; 3] = [&own.lock, &own.side, &counter];
         let answer = eval(&slot, &live, &ACQUIRE, &keys, |command| {
             command
                 .arg(&**request.value)
@@ -156,7 +159,8 @@ impl LegacySetnxStore {
         let slot = self.server.commands.here();
         let live = slot.live().await?;
         let own = self.keys_of(key);
-        let keys = [&own.lock, &own.side, self.server.names.counter(&own.lock)];
+        let counter = self.server.names.counter(&own.lock);
+        let keys: [&str; 3] = [&own.lock, &own.side, &counter];
         let answer = eval(&slot, &live, &FENCE, &keys, |command| {
             command.arg(value);
         });
@@ -170,7 +174,7 @@ impl LegacySetnxStore {
             let own = self.keys_of(key);
             vec![own.lock, own.side]
         };
-        look(&slot, &INSPECT, self.server.names.counter(""), keys, keys_of).await
+        look(&slot, &INSPECT, &self.server.names.counter(""), keys, keys_of).await
     }
 
     async fn page(&self, pattern: &str, from: u64) -> Result<LockPage, StoreError> {
@@ -200,6 +204,18 @@ impl LockStore for LegacySetnxStore {
 
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
         Box::pin(self.renew_all(requests))
+    }
+
+    fn health(&self) -> Option<watch::Receiver<Vec<ServerHealth>>> {
+        self.server.health()
+    }
+
+    fn check_setup(&self, min_replicas: u32) -> StoreFuture<'_, Vec<String>> {
+        self.server.check_setup(min_replicas)
+    }
+
+    fn skew(&self) -> Duration {
+        self.server.skew()
     }
 
     fn renewal_is_late(&self, lane: Lane) {

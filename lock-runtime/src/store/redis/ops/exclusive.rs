@@ -4,18 +4,21 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
+use crate::host::Timer;
 use crate::store::redis::RedisStore;
-use crate::store::redis::connection::eval;
 use crate::store::redis::connection::failure::sort;
 use crate::store::redis::connection::{Connection, ConnectionSlot};
 use crate::store::redis::connection::{Release, Reply, Report, What};
+use crate::store::redis::connection::{eval, eval_about};
 use crate::store::redis::reply::{
     LEFT_FREE, as_remaining, attempt, given_back, holder_of, millis, released, token_or_verdict, unexpected, verdicts,
 };
-use crate::store::redis::scripts::{ACQUIRE, FENCE, LockScript, RENEW};
+use crate::store::redis::scripts::{
+    ACQUIRE, ACQUIRE_ALONE, FENCE, LockScript, RAISE_FENCE, RELEASE_ALONE, RENEW, SHARED_RELEASE_ALONE,
+};
 use crate::store::{
-    AcquireRequest, Attempt, Fence, Limited, LockMode, Ownership, ReleaseReport, ReleaseRequest, RenewRequest,
-    StoreError,
+    AcquireRequest, Attempt, Fence, FencingToken, Limited, LockMode, Ownership, QueueRequest, ReleaseReport,
+    ReleaseRequest, RenewRequest, StoreError, within,
 };
 
 impl RedisStore {
@@ -31,7 +34,8 @@ impl RedisStore {
             return Ok(answer);
         }
         let queue = self.names.queue(request.key);
-        let keys: [&str; 3] = [request.key, &queue, self.names.counter(request.key)];
+        let counter = self.names.counter(request.key);
+        let keys: [&str; 3] = [request.key, &queue, &counter];
         let answer = eval(&commands, &live, &ACQUIRE, &keys, |command| {
             command
                 .arg(&**request.value)
@@ -74,20 +78,15 @@ impl RedisStore {
         keys: &[&str],
         requests: &[RenewRequest],
     ) -> Result<Vec<Ownership>, StoreError> {
-        let answer = loop {
+        loop {
             let live = self.background.live_at_last().await;
-            let answer = eval(&self.background, &live, script, keys, |command| {
-                for request in requests {
-                    command.arg(&*request.value).arg(request.extend.map_or(0, millis));
-                }
-            });
+            let answer = renew_on(&self.background, &live, script, keys, requests);
             tokio::select! {
                 biased;
-                answer = answer => break answer?,
+                answer = answer => return answer,
                 () = self.background.replaced(live.number) => {}
             }
-        };
-        verdicts(&answer, requests.len())
+        }
     }
 
     pub(in crate::store::redis) async fn release_exclusive(
@@ -104,6 +103,7 @@ impl RedisStore {
         let release = || self.release_of(request);
         let answer = commands.release(&live, release, &self.names).await;
         let answer = answer.map_err(|error| sort(&error, true))?;
+        // Not before: a call that learns from a repeated release that its lock is gone takes it for lost.
         self.commands.note_released(release);
         if answer == LEFT_FREE
             && let Some(free) = request.leave_free
@@ -111,6 +111,69 @@ impl RedisStore {
             self.queue.look_later(request.key, free.pause);
         }
         Ok(answer)
+    }
+
+    /// Takes a free lock by a command that names no other key.
+    pub(in crate::store::redis) async fn acquire_alone(
+        &self,
+        request: &AcquireRequest<'_>,
+    ) -> Result<Attempt, StoreError> {
+        let commands = self.commands.here();
+        let live = commands.live().await?;
+        request.receipt.sent_on(live.number);
+        let keys: [&str; 1] = [request.key];
+        let answer = eval(&commands, &live, &ACQUIRE_ALONE, &keys, |command| {
+            command.arg(&**request.value).arg(millis(request.ttl));
+        });
+        attempt(&answer.await?)
+    }
+
+    /// Releases a lock in any mode by a command that names no other key, so that nobody is let in.
+    pub(in crate::store::redis) async fn release_alone(
+        &self,
+        request: &ReleaseRequest<'_>,
+    ) -> Result<Ownership, StoreError> {
+        let (commands, live) = self.commands.for_release(request).await?;
+        request.receipt.sent_on(live.number);
+        let is_shared = LockMode::is_shared(request.value);
+        let (script, verdict): (_, fn(&Value) -> _) = if is_shared {
+            (&SHARED_RELEASE_ALONE, released)
+        } else {
+            (&RELEASE_ALONE, given_back)
+        };
+        let keys: [&str; 1] = [request.key];
+        let answer = eval(&commands, &live, script, &keys, |command| {
+            command.arg(request.value).arg(request.keep.map_or(0, millis));
+        });
+        verdict(&answer.await?)
+    }
+
+    /// Takes a call out of its queue by a command that names no other key.
+    pub(in crate::store::redis) async fn leave_alone(&self, request: &ReleaseRequest<'_>) -> Result<(), StoreError> {
+        let Release {
+            lock, queue, member, ..
+        } = self.release_of(request);
+        let (commands, live) = self.commands.for_release(request).await?;
+        let mut remove = redis::cmd("ZREM");
+        remove.arg(queue).arg(member);
+        let removed = commands.call(&live, Limited::Releases, &lock, remove).await;
+        removed.map(drop).map_err(|error| sort(&error, true))
+    }
+
+    /// Repeats releases of one kind, by one command, at a server that may not know them.
+    pub(in crate::store::redis) async fn release_again(&self, releases: &[Release]) -> Result<(), StoreError> {
+        let commands = self.commands.here();
+        let again = async {
+            let live = commands.live().await?;
+            let answer = commands.release_all(&live, releases, &self.names).await;
+            answer.map_err(|error| sort(&error, true))
+        };
+        within(commands.host(), Timer::LockThread, commands.response_timeout(), again).await?;
+        // The server that takes over next may not know them either.
+        for release in releases {
+            self.commands.note_released(|| release.clone());
+        }
+        Ok(())
     }
 
     /// Puts a release into the batcher of the connection. Returns the report if there is no
@@ -153,16 +216,22 @@ impl RedisStore {
         Ok(())
     }
 
+    /// Returns what takes a call out of its queue and leaves the lock alone.
+    pub(in crate::store::redis) fn leave_of(&self, request: &QueueRequest<'_>) -> Release {
+        Release {
+            value: String::new(),
+            member: self.names.member(request.value, request.queued()),
+            ..Release::of(request.key, request.value, &self.names)
+        }
+    }
+
     fn release_of(&self, request: &ReleaseRequest<'_>) -> Release {
         let member = request.queued.map(|queued| self.names.member(request.value, queued));
         Release {
-            lock: request.key.to_owned(),
-            queue: self.names.queue_for(request.key, request.value),
-            value: request.value.to_owned(),
-            is_shared: LockMode::is_shared(request.value),
             keep: request.keep.map_or(0, millis),
             member: member.unwrap_or_default(),
             leave_free: request.leave_free,
+            ..Release::of(request.key, request.value, &self.names)
         }
     }
 
@@ -170,15 +239,44 @@ impl RedisStore {
         self.fence_by(&FENCE, key, value).await
     }
 
+    /// Raises the fencing counter of a key's slot to a token of another one.
+    pub(in crate::store::redis) async fn raise_fence(&self, key: &str, fence: FencingToken) -> Result<(), StoreError> {
+        let commands = self.commands.here();
+        let live = commands.live().await?;
+        let counter = self.names.counter(key);
+        let keys: [&str; 1] = [&counter];
+        let raised = eval_about(&commands, &live, &RAISE_FENCE, key, &keys, |command| {
+            command.arg(fence.get());
+        });
+        raised.await.map(drop)
+    }
+
     pub(super) async fn fence_by(&self, script: &LockScript, key: &str, value: &str) -> Result<Fence, StoreError> {
         let commands = self.commands.here();
         let live = commands.live().await?;
-        let keys: [&str; 2] = [key, self.names.counter(key)];
+        let counter = self.names.counter(key);
+        let keys: [&str; 2] = [key, &counter];
         let answer = eval(&commands, &live, script, &keys, |command| {
             command.arg(value);
         });
         token_or_verdict(&answer.await?)
     }
+}
+
+/// Renews locks of one kind on a connection.
+pub(in crate::store::redis) async fn renew_on(
+    slot: &ConnectionSlot,
+    live: &Connection,
+    script: &LockScript,
+    keys: &[&str],
+    requests: &[RenewRequest],
+) -> Result<Vec<Ownership>, StoreError> {
+    let answer = eval(slot, live, script, keys, |command| {
+        for request in requests {
+            command.arg(&*request.value).arg(request.extend.map_or(0, millis));
+        }
+    });
+    verdicts(&answer.await?, requests.len())
 }
 
 /// Takes the lock by one plain command, whose `GET` returns the holder and refuses a key of another

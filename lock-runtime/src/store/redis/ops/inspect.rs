@@ -30,7 +30,7 @@ pub(in crate::store::redis) fn all() -> [(&'static str, &'static LockScript); 2]
 impl RedisStore {
     pub(in crate::store::redis) async fn inspect_one(&self, key: &str) -> Result<Option<LockInfo>, StoreError> {
         let slot = self.commands.here();
-        let found = look(&slot, &INSPECT, self.names.counter(key), &[key], |key| {
+        let found = look(&slot, &INSPECT, &self.names.counter(key), &[key], |key| {
             self.keys_of(key)
         })
         .await?;
@@ -38,21 +38,37 @@ impl RedisStore {
     }
 
     pub(in crate::store::redis) async fn list_page(&self, pattern: &str, from: u64) -> Result<LockPage, StoreError> {
+        let (next, keys) = self.scan_keys(pattern, from).await?;
+        let locks = self.look_at(&keys).await?;
+        Ok(LockPage { locks, next })
+    }
+
+    /// Returns the position from which to go on, and the next keys that match.
+    pub(in crate::store::redis) async fn scan_keys(
+        &self,
+        pattern: &str,
+        from: u64,
+    ) -> Result<(u64, Vec<String>), StoreError> {
+        scan(&self.commands.here(), pattern, from).await
+    }
+
+    /// Returns the locks under these keys that have holders.
+    pub(in crate::store::redis) async fn look_at(&self, keys: &[String]) -> Result<Vec<LockInfo>, StoreError> {
         let slot = self.commands.here();
-        let (next, keys) = scan(&slot, pattern, from).await?;
         let keys: Vec<_> = keys.iter().map(String::as_str).collect();
         let mut locks = Vec::new();
         for keys in keys.chunks(BATCH) {
             let counter = self.names.counter(keys.first().copied().unwrap_or_default());
-            let found = look(&slot, &INSPECT, counter, keys, |key| self.keys_of(key)).await?;
+            let found = look(&slot, &INSPECT, &counter, keys, |key| self.keys_of(key)).await?;
             locks.extend(held(found));
         }
-        Ok(LockPage { locks, next })
+        Ok(locks)
     }
 
     pub(in crate::store::redis) async fn take_away(&self, key: &str) -> Result<bool, StoreError> {
         let queue = self.names.queue(key);
-        let keys: [&str; 3] = [key, &queue, self.names.counter(key)];
+        let counter = self.names.counter(key);
+        let keys: [&str; 3] = [key, &queue, &counter];
         let slot = self.commands.here();
         let live = slot.live().await?;
         let answer = eval(&slot, &live, &FORCE_RELEASE, &keys, |command| {

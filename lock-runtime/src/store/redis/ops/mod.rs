@@ -4,3 +4,5 @@ mod exclusive;
 pub(in crate::store::redis) mod inspect;
 mod multi;
 mod shared;
+
+pub(super) use exclusive::renew_on;

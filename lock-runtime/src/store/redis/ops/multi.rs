@@ -3,7 +3,7 @@
 use redis::Value;
 
 use crate::store::redis::RedisStore;
-use crate::store::redis::connection::eval_about;
+use crate::store::redis::connection::{Release, eval_about};
 use crate::store::redis::reply::{granted_or_busy, millis, unexpected};
 use crate::store::redis::scripts::ACQUIRE_ALL;
 use crate::store::{AcquireAllRequest, Attempt, AttemptAll, StoreError};
@@ -17,7 +17,8 @@ impl RedisStore {
         let live = commands.live().await?;
         request.receipt.sent_on(live.number);
         let queues: Vec<_> = request.keys.iter().map(|key| self.names.queue(key)).collect();
-        let mut keys: Vec<&str> = vec![self.names.counter(request.keys.first().map_or("", |key| &**key))];
+        let counter = self.names.counter(request.keys.first().map_or("", |key| &**key));
+        let mut keys: Vec<&str> = vec![&counter];
         for (key, queue) in request.keys.iter().zip(&queues) {
             keys.extend([&**key, queue]);
         }
@@ -30,7 +31,13 @@ impl RedisStore {
                 .arg(u8::from(request.fence))
                 .arg(u8::from(request.keep));
         });
-        let Value::Array(parts) = answer.await? else {
+        let answer = answer.await?;
+        // The script has ended what the former value held, which a server that takes over may not
+        // know.
+        for (key, former) in request.keys.iter().filter_map(|key| Some((key, request.former?))) {
+            self.commands.note_released(|| Release::of(key, former, &self.names));
+        }
+        let Value::Array(parts) = answer else {
             return Err(StoreError::unknown(
                 "the server gave an unexpected answer to the script for many locks",
             ));

@@ -8,5 +8,10 @@ local function next_fence(counter)
   if last < micros then
     redis.call('SET', counter, string.format('%.0f', micros))
   end
+  -- The counter of a slot of a cluster: there may be many. After a week without a lock, the server's
+  -- time is greater than the last token.
+  if string.sub(counter, -1) == '}' then
+    redis.call('PEXPIRE', counter, 604800000)
+  end
   return redis.call('GET', counter)
 end

@@ -16,7 +16,8 @@ impl RedisStore {
         let live = commands.live().await?;
         request.receipt.sent_on(live.number);
         let queue = self.names.queue_for(request.key, request.value);
-        let keys: [&str; 3] = [request.key, &queue, self.names.counter(request.key)];
+        let counter = self.names.counter(request.key);
+        let keys: [&str; 3] = [request.key, &queue, &counter];
         let answer = eval(&commands, &live, &SHARED_ACQUIRE, &keys, |command| {
             command
                 .arg(&**request.value)

@@ -1,5 +1,6 @@
 //! Looks at locks that calls of this process wait for: what lost messages would have told.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use super::Queue;
 use super::ticket::{ASKED, LocalWaiters, Ticket, Word};
 use crate::host::{Moment, Timer};
 use crate::store::mode::is_ours;
-use crate::store::redis::connection::{Connection, ConnectionSlot, eval_about};
+use crate::store::redis::connection::{Connection, ConnectionSlot, eval_about, failure};
+use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::reply::{as_remaining, holder_of};
 use crate::store::redis::scripts::{REFRESH, SHARED_REFRESH};
 use crate::store::{StoreError, within};
@@ -186,7 +188,7 @@ impl Queue {
     /// the process.
     pub(super) async fn refresh_all(&self, asked: Vec<Asked>, listens: bool) -> Result<(), StoreError> {
         let mut batches = Vec::new();
-        for batch in batches_of(asked) {
+        for batch in batches_of(asked, &self.0.names) {
             let queue = self.clone();
             batches.push(self.host().spawn_here(async move {
                 queue.refresh(&queue.0.background, &batch, listens).await?;
@@ -210,7 +212,21 @@ impl Queue {
     async fn refresh(&self, slot: &ConnectionSlot, asked: &[Asked], listens: bool) -> Result<(), StoreError> {
         let live = slot.live().await?;
         let answer = self.ask(slot, &live, asked, listens);
-        let answers = match within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await? {
+        let answer = within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await;
+        if let Err(error) = &answer
+            && failure::redirect(error).is_some()
+        {
+            // The slot of these locks is another node's by now, or is on its way there: the calls ask
+            // that one.
+            slot.is_in_doubt();
+            for asked in asked {
+                for ticket in &asked.tickets {
+                    ticket.tell(Word::Lapsed);
+                }
+            }
+            return Ok(());
+        }
+        let answers = match answer? {
             Value::Array(answers) if answers.len() == asked.len() => answers,
             _ => {
                 return Err(StoreError::unknown(
@@ -252,6 +268,19 @@ impl Queue {
         }));
     }
 
+    /// Tells those who wait for locks that this server no longer keeps that their places are lost.
+    pub(in crate::store::redis) fn lapse(&self, is_elsewhere: impl Fn(&str) -> bool) {
+        let rooms: Vec<Vec<_>> = {
+            let waiting = self.waiting();
+            let elsewhere = waiting.rooms.values().filter(|room| is_elsewhere(&room.key));
+            elsewhere.map(|room| room.tickets.values().cloned().collect()).collect()
+        };
+        // Told while nothing is locked: a waker may act at once.
+        for ticket in rooms.iter().flatten() {
+            ticket.tell(Word::Lapsed);
+        }
+    }
+
     fn have_seen(&self, asked: &[Asked]) {
         let now = self.host().now();
         let mut waiting = self.waiting();
@@ -271,7 +300,8 @@ impl Queue {
     ) -> Result<Value, StoreError> {
         let names = &self.0.names;
         let first = asked.first().map_or("", |asked| &*asked.key);
-        let mut keys: Vec<&str> = vec![names.counter(first)];
+        let counter = names.counter(first);
+        let mut keys: Vec<&str> = vec![&counter];
         for asked in asked {
             keys.extend([&*asked.key, &*asked.queue]);
         }
@@ -309,11 +339,16 @@ pub(super) fn is_foreign(holder: Option<&Value>) -> bool {
     }
 }
 
-/// Groups the looks into round trips, each for locks of one kind and a limited number of waiters.
-fn batches_of(asked: Vec<Asked>) -> Vec<Vec<Asked>> {
+/// Groups the looks into round trips, each for locks of one kind, which one command can be about, and
+/// for a limited number of waiters.
+fn batches_of(asked: Vec<Asked>, names: &Keyspace) -> Vec<Vec<Asked>> {
     let mut batches = Vec::new();
-    let (shared, exclusive): (Vec<_>, Vec<_>) = asked.into_iter().partition(|asked| asked.is_shared);
-    for kind in [exclusive, shared] {
+    let mut kinds: BTreeMap<(bool, u16), Vec<Asked>> = BTreeMap::new();
+    for asked in asked {
+        let kind = (asked.is_shared, names.group(&asked.key));
+        kinds.entry(kind).or_default().push(asked);
+    }
+    for kind in kinds.into_values() {
         let mut batch = Vec::new();
         let mut waiters = 0;
         for asked in kind {

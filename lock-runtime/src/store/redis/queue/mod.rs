@@ -22,11 +22,11 @@ use redis::Value;
 use tokio::sync::Notify;
 
 use crate::host::{Backoff, Host, Timer};
-use crate::store::redis::connection::{ConnectionSlot, Push, eval};
+use crate::store::redis::connection::{ConnectionSlot, Push, eval, failure};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::reply::{granted_or_busy, millis};
 use crate::store::redis::scripts::{JOIN, SHARED_JOIN, SHARED_TAKE, TAKE};
-use crate::store::{Attempt, Limited, LockMode, LossHint, QueueOutcome, QueueRequest, Queued, StoreError, within};
+use crate::store::{Attempt, Limited, LockMode, LossHint, QueueOutcome, QueueRequest, StoreError, within};
 use heartbeat::Heartbeat;
 use look::is_foreign;
 use ticket::{LocalWaiters, Ticket, Waiting, Word};
@@ -152,10 +152,6 @@ impl Queue {
 
     fn ticket(&self, request: &QueueRequest<'_>) -> Result<Stand<'_>, StoreError> {
         let names = &self.0.names;
-        let queued = Queued {
-            ttl: request.ttl,
-            fence: request.fence,
-        };
         let queue = names.queue_for(request.key, request.value);
         let mut waiting = self.waiting();
         let number = waiting.next;
@@ -163,7 +159,7 @@ impl Queue {
         // All waiters in one queue share its name.
         let known = waiting.rooms.get_key_value(queue.as_str());
         let queue = known.map_or_else(|| queue.into(), |(queue, _)| Arc::clone(queue));
-        let member = names.member(request.value, queued);
+        let member = names.member(request.value, request.queued());
         let ticket = Arc::new(Ticket::new(number, Arc::clone(&queue), request.value, member));
         waiting.tickets.insert(request.value.into(), Arc::clone(&ticket));
         let room = waiting.rooms.entry(queue).or_insert_with(|| {
@@ -201,7 +197,8 @@ impl Queue {
         request.receipt.sent_on(live.number);
         let sent = request.clock.now();
         let listens = self.is_listening();
-        let keys = [request.key, &ticket.queue, names.counter(request.key)];
+        let counter = names.counter(request.key);
+        let keys = [request.key, &ticket.queue, &counter];
         let answer = eval(commands, &live, script, &keys, |command| {
             command
                 .arg(request.value)
@@ -213,7 +210,9 @@ impl Queue {
         });
         let answer = match within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await {
             // A user without permission for the queue can still use the lock.
-            Err(error) if error.is_permanent() => return Ok(Some(QueueOutcome::Unavailable)),
+            Err(error) if error.is_permanent() && failure::redirect(&error).is_none() => {
+                return Ok(Some(QueueOutcome::Unavailable));
+            }
             answer => answer?,
         };
         let Value::Array(parts) = answer else {
@@ -268,8 +267,9 @@ impl Queue {
         ticket: &Ticket,
     ) -> Result<Option<QueueOutcome>, StoreError> {
         let names = &self.0.names;
-        let shared: [&str; 3] = [request.key, &ticket.queue, names.counter(request.key)];
-        let exclusive: [&str; 2] = [request.key, names.counter(request.key)];
+        let counter = names.counter(request.key);
+        let shared: [&str; 3] = [request.key, &ticket.queue, &counter];
+        let exclusive: [&str; 2] = [request.key, &counter];
         let (script, keys): (_, &[&str]) = if LockMode::is_shared(request.value) {
             (&SHARED_TAKE, &shared)
         } else {

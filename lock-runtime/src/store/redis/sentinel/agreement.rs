@@ -1,6 +1,6 @@
 //! Which server the sentinels name, from what each of them says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::store::StoreError;
@@ -48,6 +48,8 @@ pub(super) struct Agreement {
     /// The sentinels of the URL.
     given: Vec<String>,
     views: BTreeMap<String, Option<Result<View, Trouble>>>,
+    /// The other sentinels that each of them named last.
+    others: BTreeMap<String, BTreeSet<String>>,
     /// The number of the latest question that each of them has answered.
     answered: BTreeMap<String, u64>,
     present: Option<View>,
@@ -61,6 +63,7 @@ impl Agreement {
             master: master.to_owned(),
             views: given.iter().map(|sentinel| (sentinel.clone(), None)).collect(),
             given,
+            others: BTreeMap::new(),
             answered: BTreeMap::new(),
             present: None,
         }
@@ -73,6 +76,11 @@ impl Agreement {
             self.views.insert(sentinel.to_owned(), None);
         }
         is_new
+    }
+
+    /// Records which other sentinels one has named.
+    pub(super) fn name_others(&mut self, sentinel: &str, others: BTreeSet<String>) {
+        self.others.insert(sentinel.to_owned(), others);
     }
 
     /// Returns `true` if a server was found.
@@ -118,7 +126,7 @@ impl Agreement {
         let latest: Vec<&View> = named.iter().copied().filter(|view| view.epoch == highest).collect();
         let chosen = match &self.present {
             Some(present) if highest > present.epoch => Self::most_named(&latest, latest.len()),
-            Some(present) if is_in_doubt && !named.contains(&present) => Self::most_named(&named, self.voters()),
+            Some(present) if is_in_doubt && !named.contains(&present) => self.named_by_most_of_all(),
             Some(_) => None,
             None => match Self::most_named(&latest, latest.len()) {
                 Some(view) => Some(view),
@@ -138,16 +146,26 @@ impl Agreement {
         Decision::Missing(reason, self.answered.values().min().copied().unwrap_or_default())
     }
 
-    /// Returns the number of sentinels whose majority counts: those of the URL, and those that
-    /// answer. Others may be gone for good.
-    fn voters(&self) -> usize {
-        let counts = |sentinel: &String, view: &Option<Result<View, Trouble>>| {
-            self.given.contains(sentinel) || matches!(view, Some(Ok(_)))
-        };
-        self.views
-            .iter()
-            .filter(|(sentinel, view)| counts(sentinel, view))
-            .count()
+    /// Returns the view that most of all sentinels have, those included that do not answer: as many
+    /// as the URL has, or as a sentinel that answers knows of.
+    ///
+    /// A sentinel may be known by a host name and by an address. It counts once, since no other one
+    /// names the same others.
+    fn named_by_most_of_all(&self) -> Option<&View> {
+        let mut all = self.given.len();
+        let mut votes: BTreeMap<&View, BTreeSet<BTreeSet<&str>>> = BTreeMap::new();
+        for (sentinel, view) in &self.views {
+            let Some(Ok(view)) = view else { continue };
+            let others = self.others.get(sentinel).filter(|others| !others.is_empty());
+            all = all.max(others.map_or(0, |others| others.len() + 1));
+            let identity = match others {
+                Some(others) => others.iter().map(String::as_str).collect(),
+                None => BTreeSet::from([sentinel.as_str()]),
+            };
+            votes.entry(view).or_default().insert(identity);
+        }
+        let most = votes.into_iter().find(|(_, sentinels)| sentinels.len() * 2 > all);
+        most.map(|(view, _)| view)
     }
 
     /// Returns the view that more than half of `all` have.
@@ -325,6 +343,36 @@ mod tests {
             agreement.learn(sentinel, view(0, 2), 1);
         }
         assert_eq!(decided(agreement.decide(true, true)), Ok(2));
+    }
+
+    /// The URL has one sentinel, which the other two no longer reach, nor does this process reach
+    /// them.
+    #[test]
+    fn one_sentinel_of_several_does_not_speak_for_all() {
+        let mut agreement = Agreement::new("orders", std::iter::once("s2".to_owned()));
+        // Under its host name, and under the address by which the others know it.
+        for (name, others) in [
+            ("s2", ["ip1", "ip3"]),
+            ("ip2", ["ip1", "ip3"]),
+            ("ip1", ["ip2", "ip3"]),
+            ("ip3", ["ip1", "ip2"]),
+        ] {
+            agreement.add(name);
+            agreement.learn(name, view(9, 1), 1);
+            agreement.name_others(name, others.map(ToOwned::to_owned).into());
+        }
+        assert_eq!(decided(agreement.decide(false, false)), Ok(1));
+        for (name, view) in [
+            ("ip1", silent()),
+            ("ip3", silent()),
+            ("s2", view(8, 2)),
+            ("ip2", view(8, 2)),
+        ] {
+            agreement.learn(name, view, 1);
+        }
+        assert_eq!(decided(agreement.decide(true, true)), stays());
+        agreement.learn("ip1", view(8, 2), 1);
+        assert_eq!(decided(agreement.decide(true, true)), Ok(2), "two of three");
     }
 
     #[test]

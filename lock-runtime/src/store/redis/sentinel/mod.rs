@@ -2,7 +2,8 @@
 //!
 //! Each sentinel has a task of its own on the lock thread, which asks it every ten seconds, when a
 //! connection of the store fails, and when the sentinel sends word of a failover. What it sends is
-//! a hint, and only its answers count.
+//! a hint, and only its answers count. One that did not answer is asked every second or two, since
+//! it cannot send word of a failover.
 
 mod agreement;
 mod url;
@@ -22,11 +23,15 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::agreement::{Agreement, Decision, Trouble, View};
 pub(super) use self::url::SentinelUrl;
 use super::connection::dial::Dial;
-use super::connection::{TimeOuts, Whereabouts, failure};
+use super::connection::{Board, TimeOuts, Whereabouts, failure};
 use crate::host::{Host, Moment, Timer};
+use crate::store::StoreError;
 
 /// The pause between two questions while nothing happens.
 const STEADY: Duration = Duration::from_secs(10);
+/// The longest pause before a sentinel that did not answer is asked again. The store hears nothing
+/// of it meanwhile, and a master that another one has replaced may still accept writes.
+const UNHEARD: Duration = Duration::from_secs(2);
 /// The pause between two questions while the server does not answer as it should.
 const DOWN: Duration = Duration::from_secs(1);
 /// The same while no server is known: calls fail after the response time-out, and must not fail for
@@ -46,7 +51,8 @@ const EVENTS: [&str; 2] = ["+switch-master", "+failover-state-reconf-slaves"];
 
 const LOG_IN: &str = "give the sentinels' user and password in the URL, `?sentinel_user=…&sentinel_password=…`";
 
-const ALLOW: &str = "allow the sentinels' user `+hello +subscribe &* +sentinel|master +sentinel|get-master-addr-by-name +sentinel|sentinels`";
+const ALLOW: &str =
+    "allow the sentinels' user `+subscribe &* +sentinel|master +sentinel|get-master-addr-by-name +sentinel|sentinels`";
 
 /// Follows a master. Dropping it ends the tasks that do so.
 pub(super) struct Sentinels {
@@ -63,6 +69,7 @@ struct Inner {
     /// The settings for connections to the master.
     server: ConnectionInfo,
     whereabouts: Arc<Whereabouts>,
+    health: Arc<Board>,
     agreement: Mutex<Agreement>,
     ended: CancellationToken,
 }
@@ -79,6 +86,7 @@ impl Sentinels {
         dial: Dial,
         time_outs: TimeOuts,
         whereabouts: Arc<Whereabouts>,
+        health: Arc<Board>,
     ) -> io::Result<Self> {
         let ended = CancellationToken::new();
         let names = url.sentinels.iter().map(|info| info.addr().to_string());
@@ -92,6 +100,7 @@ impl Sentinels {
             sentinel: url.sentinels.first().unwrap_or(&url.server).clone(),
             server: url.server,
             whereabouts,
+            health,
             ended: ended.clone(),
         });
         let sentinels = Self {
@@ -132,6 +141,11 @@ impl Inner {
             agreement.has_found()
         };
         let pause = if has_found { DOWN } else { UNKNOWN };
+        self.up_to(pause)
+    }
+
+    /// Returns half of `pause` or more, so that not all processes ask at once.
+    fn up_to(&self, pause: Duration) -> Duration {
         pause.mul_f64(0.5 + self.host.fraction() / 2.0)
     }
 
@@ -164,10 +178,18 @@ impl Inner {
         false
     }
 
-    /// Starts tasks for the sentinels that another one knows.
-    fn meet(inner: &Arc<Self>, others: Vec<(String, u16)>) {
-        for (host, port) in others {
-            let info = inner.sentinel.clone().set_addr(at(inner.sentinel.addr(), host, port));
+    /// Starts tasks for the sentinels that this one knows.
+    fn meet(inner: &Arc<Self>, sentinel: &str, others: Vec<(String, u16)>) {
+        let others = others.into_iter().map(|(host, port)| {
+            let addr = at(inner.sentinel.addr(), host, port);
+            inner.sentinel.clone().set_addr(addr)
+        });
+        let others: Vec<_> = others.collect();
+        {
+            let mut agreement = inner.agreement.lock().unwrap_or_else(PoisonError::into_inner);
+            agreement.name_others(sentinel, others.iter().map(|info| info.addr().to_string()).collect());
+        }
+        for info in others {
             let is_new = {
                 let mut agreement = inner.agreement.lock().unwrap_or_else(PoisonError::into_inner);
                 agreement.len() < MOST && agreement.add(&info.addr().to_string())
@@ -180,7 +202,7 @@ impl Inner {
 }
 
 /// Returns the address of another server of the same kind.
-fn at(like: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
+pub(super) fn at(like: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
     match like {
         ConnectionAddr::TcpTls {
             insecure, tls_params, ..
@@ -223,10 +245,16 @@ impl Watch {
             let question = *self.requests.borrow_and_update();
             let is_in_doubt = doubted.is_some_and(|doubted| asked.since(doubted) < DOUBT);
             let view = self.ask().await;
-            let least = if view.is_ok() { HINTED } else { inner.pause() };
+            let (least, most) = match view {
+                Ok(_) => (HINTED, STEADY),
+                Err(_) => (inner.pause(), inner.up_to(UNHEARD)),
+            };
             if let Err(trouble) = &view {
                 tracing::debug!(sentinel = %self.name, problem = %trouble.text, "a sentinel does not tell where the master is");
             }
+            let failure = view.as_ref().err();
+            let failure = failure.map(|trouble| StoreError::transient(trouble.text.clone()));
+            inner.health.sentinel(&self.name, failure);
             if inner.learn(&self.name, view, question, is_in_doubt) {
                 host.sleep(Timer::LockThread, SETTLE).await;
                 inner.settle();
@@ -246,7 +274,7 @@ impl Watch {
                         () = host.sleep(Timer::LockThread, rest) => {}
                     }
                 }
-                () = host.sleep(Timer::LockThread, STEADY) => {}
+                () = host.sleep(Timer::LockThread, most) => {}
             }
             let rest = asked.after(least).since(host.now());
             host.sleep(Timer::LockThread, rest).await;
@@ -303,12 +331,14 @@ impl Watch {
         let address: Option<(String, u16)> = self.query(&mut connection, address).await?;
         // Its user may not be allowed this.
         let others = self.query(&mut connection, sentinel("SENTINELS")).await;
-        let others: Vec<HashMap<String, String>> = others.unwrap_or_default();
-        let others = others.iter().filter_map(|other| {
-            let port = other.get("port")?.parse().ok()?;
-            Some((other.get("ip")?.clone(), port))
-        });
-        Inner::meet(&self.inner, others.collect());
+        if let Ok(others) = others {
+            let others: Vec<HashMap<String, String>> = others;
+            let others = others.iter().filter_map(|other| {
+                let port = other.get("port")?.parse().ok()?;
+                Some((other.get("ip")?.clone(), port))
+            });
+            Inner::meet(&self.inner, &self.name, others.collect());
+        }
         self.connection = Some(connection);
         let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok());
         match (epoch, address) {

@@ -94,7 +94,7 @@ impl Tally {
             Err(_) => self.errors += 1,
         }
         if let Err(error) = ended {
-            eprintln!("{}: {error}", outcome(ended));
+            eprintln!("{}: {}", outcome(ended), lock_tests::chain(error));
         }
     }
 }
@@ -139,6 +139,24 @@ impl Storm {
 
     /// Some lock of the mode, the class of its holders, and what the judge is to call it.
     fn request(&self, locks: &LockManager) -> (LockRequest, String, Vec<String>) {
+        // Each mode with a lock of its own.
+        if self.mode == "each" {
+            let key = fastrand::choice(["exclusive", "fair", "read-write", "semaphore", "owner", "several"]).unwrap();
+            let (request, class) = match key {
+                "exclusive" => (locks.lock(key), "x"),
+                "fair" => (locks.lock(key).fair(), "x"),
+                "read-write" if fastrand::bool() => (locks.lock(key).write(), "w"),
+                "read-write" => (locks.lock(key).read(), "r"),
+                "semaphore" => (locks.lock(key).semaphore(2), "s2"),
+                "owner" if fastrand::bool() => (locks.lock(key).owner("a"), "oa"),
+                "owner" => (locks.lock(key).owner("b"), "ob"),
+                _ => {
+                    let names = ["exclusive", "several"].map(str::to_owned);
+                    return (locks.lock_all(names.clone()), "x".to_owned(), names.into());
+                }
+            };
+            return (request, class.to_owned(), vec![key.to_owned()]);
+        }
         let (request, class) = match &*self.mode {
             "exclusive" => (locks.lock("stormy"), "x".to_owned()),
             "read-write" if fastrand::u8(..4) == 0 => (locks.lock("stormy").write(), "w".to_owned()),
@@ -211,6 +229,7 @@ async fn transfers(
             bank.set::<_, _, ()>(&from, balance - amount).await.unwrap();
             let balance: i64 = bank.get(&to).await.unwrap();
             bank.set::<_, _, ()>(&to, balance + amount).await.unwrap();
+            bank.incr::<_, _, ()>("moved", amount).await.unwrap();
         };
         let ended = locks.lock_all([from.clone(), to.clone()]).run(body).await;
         tally.note(&ended);

@@ -258,7 +258,13 @@ impl Draw<'_> {
 
     /// Draws the keys and the arguments of a script, as the client gives them.
     pub(super) fn given(&mut self, name: &str) -> (Vec<String>, Vec<String>) {
-        let (lock, value, counter, channels) = (self.lock(), self.value(), COUNTER.to_owned(), CHANNELS.to_owned());
+        let (lock, value, channels) = (self.lock(), self.value(), CHANNELS.to_owned());
+        // Now and then that of a slot of a cluster, which expires.
+        let counter = if self.one_in(4) {
+            format!("{COUNTER}:{{7}}")
+        } else {
+            COUNTER.to_owned()
+        };
         let queue = self.queue(&lock);
         let old = |lock: &str| (format!("{lock}_lock"), format!("l:%lock-old:{{{lock}_lock}}"));
         let with_queues = |draw: &mut Self| {
@@ -296,6 +302,16 @@ impl Draw<'_> {
                 (keys, arguments)
             }
             "fence" | "shared_fence" => (vec![lock, counter], vec![value]),
+            "raise_fence" => {
+                // Below and above what the counter may have, of as many digits or of others.
+                let digits = self.rng.usize(1..18);
+                let token = self
+                    .rng
+                    .u64(10_u64.pow(u32::try_from(digits).unwrap_or(1) - 1)..10_u64.pow(18));
+                (vec![counter], vec![token.to_string()])
+            }
+            "acquire_alone" => (vec![lock], vec![value, self.lease()]),
+            "release_alone" | "shared_release_alone" => (vec![lock], vec![value, self.keep()]),
             "join" | "shared_join" => {
                 let member = self.member(&value);
                 let process = member.split(':').nth(2).unwrap_or_default().to_owned();

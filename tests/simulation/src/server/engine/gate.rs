@@ -18,6 +18,9 @@ fn outer(name: &str) -> &str {
 impl Engine {
     /// Refuses a command, or carries it out.
     pub(super) fn process(&mut self, caller: &Caller, words: &[&[u8]]) -> Answer {
+        if let Some(answer) = self.watches.as_ref().and_then(|knowledge| knowledge.answer(words)) {
+            return answer;
+        }
         let command = self.find(words)?;
         let version = self.version;
         let is_in = self.sessions.get(&caller.id).is_some_and(|session| session.is_in);
@@ -29,6 +32,9 @@ impl Engine {
         }
         if let Some(text) = self.refused_on_demand(command, false) {
             return Err(Reply::error(text));
+        }
+        if let Some(elsewhere) = self.redirected(caller, command, words) {
+            return Err(elsewhere);
         }
         let traits = if command.keys == Keys::Counted {
             self.scripts.traits(words, version)
@@ -45,9 +51,6 @@ impl Engine {
         };
         let product = version.product();
         let is_master = self.state.follows.is_none();
-        if self.state.cluster_is_down && command.keys != Keys::None {
-            return Err(Reply::error("CLUSTERDOWN Hash slot not served"));
-        }
         if self.state.is_full && is_master && needs_memory {
             return Err(Reply::error(OOM));
         }

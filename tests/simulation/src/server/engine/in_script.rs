@@ -3,6 +3,7 @@
 use super::gate::{MASTER_DOWN, OOM, READ_ONLY, TOO_FEW_REPLICAS};
 use super::{Caller, Engine};
 use crate::server::command::{Command, MEMORY, Missing, NO_SCRIPT, WRITE};
+use crate::server::membership::slot_of;
 use crate::server::resp::Reply;
 use crate::server::script::Traits;
 use crate::server::version::Version;
@@ -12,6 +13,8 @@ pub(super) struct Running {
     /// Those that it was given, for a server that has them tracked.
     pub(super) keys: Vec<Vec<u8>>,
     traits: Option<Traits>,
+    /// That of its keys, on a node of a cluster.
+    slot: Option<u16>,
     has_written: bool,
     /// The number of its commands.
     commands: u32,
@@ -33,12 +36,14 @@ impl Engine {
         if traits.is_none() && self.version.is_7() && self.is_cut_off() {
             return Err(Reply::error(MASTER_DOWN));
         }
+        let slot = self.membership.as_ref().and(keys.first()).map(|key| slot_of(key));
         // From 7.2 it is not the given keys that are tracked.
         let keys = if self.version.is_recent() { &[] } else { keys };
         let keys = keys.iter().map(|key| key.to_vec()).collect();
         self.script = Some(Running {
             keys,
             traits,
+            slot,
             has_written: false,
             commands: 0,
             replicates: true,
@@ -98,6 +103,13 @@ impl Engine {
                     format!("ERR {told}")
                 },
                 &told,
+            );
+        }
+        let slot = self.script.as_ref().and_then(|script| script.slot);
+        if self.is_elsewhere(command, words, slot) {
+            return refused(
+                "ERR Script attempted to access a non local key in a cluster node",
+                "Lua script attempted to access a non local key in a cluster node",
             );
         }
         let is_full = self

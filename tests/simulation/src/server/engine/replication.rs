@@ -142,8 +142,10 @@ impl Engine {
             };
             session.waits_for = None;
             self.waiting -= 1;
-            let count = session.written;
-            self.send(id, &Reply::count(self.replicas_with(count)));
+            let written = session.written;
+            let replicas = self.replicas_with(written);
+            self.counted.push((id, replicas));
+            self.send(id, &Reply::count(replicas));
             self.carry_out_queued(id);
         }
     }

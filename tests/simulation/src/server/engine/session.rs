@@ -42,10 +42,12 @@ pub struct Session {
     pub tracking: Option<bool>,
     /// It ends once what is to be sent has been sent.
     pub is_ending: bool,
+    /// Its next command is for a slot that is on its way here.
+    pub is_asking: bool,
     /// It waits for replicas, and has sent these commands since.
     pub waits_for: Option<Waiting>,
     pub(super) queued: VecDeque<Vec<Vec<u8>>>,
-    /// How much had been written after its last command.
+    /// How much had been written after its last write. 0 before it has written anything: all replicas have that.
     pub written: usize,
     out: Vec<u8>,
     /// Since when there was more to send than its soft limit.
@@ -79,6 +81,7 @@ impl Session {
             shard_channels: BTreeSet::new(),
             tracking: None,
             is_ending: false,
+            is_asking: false,
             waits_for: None,
             queued: VecDeque::new(),
             written: 0,
@@ -211,7 +214,10 @@ impl Engine {
             ];
             self.push(*id, Reply::Push(parts), self.version.is_recent());
         }
-        self.record(&[command, channel, message]);
+        match &mut self.membership {
+            Some(membership) if !is_sharded => membership.published.push((channel.to_vec(), message.to_vec())),
+            _ => self.record(&[command, channel, message]),
+        }
         heard.len()
     }
 }

@@ -1,0 +1,145 @@
+//! The health of the servers of a store.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+
+use crate::store::StoreError;
+
+/// The health of one server that a manager uses.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerHealth {
+    /// The server's address, or the path of its socket.
+    pub address: Box<str>,
+    /// The part that it plays.
+    pub role: ServerRole,
+    /// The state of the connections to it.
+    pub state: ServerState,
+    /// The time since which it has been in this state, by the clock of this process.
+    pub since: SystemTime,
+    /// The last failure of a connection to it, also if the server has answered since.
+    pub last_error: Option<StoreError>,
+    /// The usual time until an answer. `None` before the first one, and for sentinels.
+    pub round_trip: Option<Duration>,
+}
+
+impl ServerHealth {
+    /// Creates a row for a server that has not been asked yet. For authors of a `LockStore`.
+    #[must_use]
+    pub fn new(address: impl Into<Box<str>>, role: ServerRole) -> Self {
+        Self {
+            address: address.into(),
+            role,
+            state: ServerState::Unused,
+            since: SystemTime::UNIX_EPOCH,
+            last_error: None,
+            round_trip: None,
+        }
+    }
+}
+
+/// The part that a server plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ServerRole {
+    /// It keeps the locks.
+    Master,
+    /// It has said that it is a replica, which takes no locks.
+    Replica,
+    /// It tells which server is the master.
+    Sentinel,
+    /// It is a cluster as a whole, as long as no node has told which nodes it has.
+    Cluster,
+}
+
+/// The state of a manager's connections to one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ServerState {
+    /// No connection to it has been wanted yet.
+    Unused,
+    /// Every connection to it works.
+    Connected,
+    /// Some connections to it work, and others have failed.
+    Degraded,
+    /// No connection to it works. One whose runtime stands still does not count.
+    Down,
+}
+
+impl fmt::Display for ServerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unused => "unused",
+            Self::Connected => "connected",
+            Self::Degraded => "degraded",
+            Self::Down => "down",
+        })
+    }
+}
+
+impl fmt::Display for ServerRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Master => "master",
+            Self::Replica => "replica",
+            Self::Sentinel => "sentinel",
+            Self::Cluster => "cluster",
+        })
+    }
+}
+
+/// The health of all servers that a manager uses: see
+/// [`LockManager::health`](crate::LockManager::health).
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Health {
+    /// The servers, those that keep locks first. Empty for a store in memory.
+    pub servers: Vec<ServerHealth>,
+}
+
+impl Health {
+    /// Returns `true` if locks can be taken: each server that keeps locks is
+    /// [connected](ServerState::Connected), or at least [degraded](ServerState::Degraded), and none has
+    /// said that it is a [replica](ServerRole::Replica).
+    ///
+    /// It says nothing about sentinels, of which locks need none while the master stays.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let mut servers = self.servers.iter().filter(|server| server.role != ServerRole::Sentinel);
+        servers.all(|server| {
+            let works = matches!(server.state, ServerState::Connected | ServerState::Degraded);
+            works && server.role == ServerRole::Master
+        })
+    }
+}
+
+/// The changes of a manager's health: see
+/// [`LockManager::health_changes`](crate::LockManager::health_changes).
+#[derive(Debug)]
+pub struct HealthChanges(Option<watch::Receiver<Vec<ServerHealth>>>);
+
+impl HealthChanges {
+    pub(crate) fn new(mut servers: Option<watch::Receiver<Vec<ServerHealth>>>) -> Self {
+        // The first call of `next` tells the present health.
+        if let Some(servers) = &mut servers {
+            servers.mark_changed();
+        }
+        Self(servers)
+    }
+
+    /// Returns the present health at the first call. Each later one waits until a server has another
+    /// [state](ServerHealth::state), address or role than the health that was returned last, and
+    /// returns the newest; what a server was in between is not told. Returns `None` when the manager
+    /// has been dropped, and for a store whose health does not change.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: a change that was not returned is returned by the next call.
+    pub async fn next(&mut self) -> Option<Health> {
+        let servers = self.0.as_mut()?;
+        servers.changed().await.ok()?;
+        let servers = servers.borrow_and_update().clone();
+        Some(Health { servers })
+    }
+}

@@ -1,0 +1,632 @@
+//! A store that spreads its locks over the nodes of a Redis Cluster: a store on each node, and a table
+//! of the slots.
+//!
+//! A lock, its queue and the fencing counter of its slot are on one node, so each request about a lock
+//! is carried out there in one step, as on a single server.
+
+mod node;
+mod nodes;
+mod repeat;
+mod route;
+pub(super) mod slot;
+mod topology;
+mod url;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::watch;
+
+use self::node::Common;
+use self::nodes::{NO_LANE, Nodes};
+use self::route::Route;
+use self::slot::slot_of;
+use self::topology::Topology;
+pub(crate) use self::url::ClusterUrl;
+use super::connection::TimeOuts;
+use super::connection::failure::{self, Address, Redirect, redirect};
+use super::keyspace::Keyspace;
+use super::{RedisSettings, SKEW};
+use crate::host::Host;
+use crate::key::KeyProblem;
+use crate::store::health::{ServerHealth, ServerRole};
+use crate::store::info::LockInfo;
+use crate::store::{
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, Lane, Limited, LockMode, LockPage,
+    LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseReport, ReleaseRequest,
+    RenewRequest, Replicated, StoreError, StoreFuture,
+};
+
+/// The number of low bits of a position in a list that are the node's own.
+const POSITION_BITS: u32 = 52;
+
+/// A store that spreads its locks over the nodes of a Redis or Valkey cluster.
+///
+/// [`LockManager::connect`](crate::LockManager::connect) creates one from a `redis+cluster://` URL.
+/// This type is only needed to use a store without a manager.
+pub struct ClusterStore {
+    nodes: Arc<Nodes>,
+    /// For the check of keys.
+    names: Keyspace,
+    _topology: Topology,
+    /// For `Debug`, without the password.
+    address: String,
+}
+
+impl fmt::Debug for ClusterStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ClusterStore").field(&self.address).finish()
+    }
+}
+
+/// Sends a request to the node that has `$key`, and to others as they are named. Its receipt tells why.
+macro_rules! at_owner {
+    ($store:expr, $key:expr, |$node:ident| $request:expr $(, telling $receipt:expr)?) => {{
+        let mut route = Route::new(&$store.nodes, slot_of($key))$(.telling($receipt))?;
+        loop {
+            let way = route.way().await?;
+            let $node = way.store();
+            match way.node.unless_retired($request).await {
+                Ok(answer) => break Ok(answer),
+                Err(error) => {
+                    if let Err(error) = route.turn(&way, error).await {
+                        break Err(error);
+                    }
+                }
+            }
+        }
+    }};
+}
+
+impl ClusterStore {
+    /// Creates a store on the cluster that `url` names, with the default time-outs. `prefix` is that of
+    /// its keys: the store keeps a fencing counter for each slot under `<prefix>%lock-fence:{…}`. It
+    /// connects on first use.
+    ///
+    /// # Errors
+    /// Fails if the URL is not understood.
+    #[cfg(feature = "custom-store")]
+    pub fn open(url: &str, prefix: &str) -> Result<Self, StoreError> {
+        Self::new(&Host::process(), url, prefix, &RedisSettings::default())
+    }
+
+    pub(crate) fn new(host: &Host, url: &str, prefix: &str, settings: &RedisSettings) -> Result<Self, StoreError> {
+        let url = ClusterUrl::parse(url).map_err(StoreError::permanent)?;
+        let address = url.to_string();
+        let Some(like) = url.nodes.first() else {
+            return Err(StoreError::permanent("it does not have the address of a node"));
+        };
+        let dial = super::dial(like, settings).map_err(|error| StoreError::permanent(failure::readable(&error)))?;
+        let health = Arc::new(watch::Sender::new(vec![ServerHealth::new(
+            &*address,
+            ServerRole::Cluster,
+        )]));
+        let names = Keyspace::new(host, prefix);
+        let names = Keyspace::of_node(host, prefix, &names.process);
+        let nodes = Nodes::new(Common {
+            host: host.clone(),
+            dial: dial.with(settings.credentials.clone(), ServerRole::Master),
+            like: like.clone(),
+            prefix: prefix.to_owned(),
+            process: names.process.clone(),
+            time_outs: TimeOuts {
+                connect: settings.connect_timeout,
+                response: settings.response_timeout,
+            },
+            waited_for: Arc::default(),
+            health,
+        });
+        nodes.repeat_by(repeat::begin);
+        let seeds = url.nodes.iter().filter_map(|info| Address::of(info.addr())).collect();
+        Ok(Self {
+            _topology: Topology::follow(&nodes, seeds).map_err(StoreError::permanent)?,
+            nodes,
+            names,
+            address,
+        })
+    }
+
+    /// Returns requests by the slot of what they are about, each with its place.
+    fn by_slot<'a, T>(all: &'a [T], key: impl Fn(&'a T) -> &'a str) -> Vec<(Vec<usize>, Vec<T>)>
+    where
+        T: Clone,
+    {
+        let mut slots: BTreeMap<u16, (Vec<usize>, Vec<T>)> = BTreeMap::new();
+        for (place, one) in all.iter().enumerate() {
+            let (places, same) = slots.entry(slot_of(key(one))).or_default();
+            places.push(place);
+            same.push(one.clone());
+        }
+        slots.into_values().collect()
+    }
+
+    /// Renews locks of one slot. If its node is replaced, asks the next one: the order of renewals does
+    /// not matter.
+    async fn renew_in_slot(&self, requests: &[RenewRequest]) -> Result<Vec<Ownership>, StoreError> {
+        let Some(first) = requests.first() else {
+            return Ok(Vec::new());
+        };
+        let mut route = Route::new(&self.nodes, slot_of(&first.key)).impatient();
+        loop {
+            let way = route.way().await?;
+            match way.node.unless_retired(way.store().renew(requests)).await {
+                Ok(verdicts) => return Ok(verdicts),
+                Err(_) if way.node.is_retired() => {}
+                // The slot is on its way to another node, and so are some of the keys.
+                Err(error) if requests.len() > 1 && redirect(&error) == Some(&Redirect::TryAgain) => {
+                    let mut verdicts = Vec::with_capacity(requests.len());
+                    for one in requests {
+                        let one = std::slice::from_ref(one);
+                        verdicts.append(&mut Box::pin(self.renew_in_slot(one)).await?);
+                    }
+                    return Ok(verdicts);
+                }
+                Err(error) => route.turn(&way, error).await?,
+            }
+        }
+    }
+
+    /// Takes locks that lie in several slots, one slot after the other in the order of the keys.
+    async fn acquire_spread(&self, request: &AcquireAllRequest<'_>) -> Result<AttemptAll, StoreError> {
+        let mut taken: Vec<(&str, Option<FencingToken>)> = Vec::new();
+        let mut rest = request.keys;
+        while let Some(first) = rest.first() {
+            let slot = slot_of(first);
+            let count = rest.iter().take_while(|key| slot_of(key) == slot).count();
+            let (keys, others) = rest.split_at(count);
+            let before = request.keys.len() - rest.len();
+            let part = AcquireAllRequest {
+                keys,
+                value: request.value,
+                former: request.former,
+                keep: request.keep,
+                ttl: request.ttl,
+                fence: request.fence,
+                receipt: request.receipt,
+            };
+            let unknown_after = |error: StoreError| if before > 0 { error.into_unknown() } else { error };
+            let answer = at_owner!(self, first, |node| node.acquire_all(&part), telling request.receipt);
+            match answer.map_err(unknown_after)? {
+                AttemptAll::Granted { fence } => taken.push((first, fence)),
+                AttemptAll::Busy { at, holder, remaining } => {
+                    let earlier = request.keys.get(..before).unwrap_or_default();
+                    let given_back = async {
+                        if !request.keep {
+                            self.give_back(earlier, request.value).await?;
+                        }
+                        // One of them may have been handed to this value earlier.
+                        self.give_back(others, request.value).await?;
+                        match request.former {
+                            Some(former) => self.give_back(others, former).await,
+                            None => Ok(()),
+                        }
+                    };
+                    given_back.await.map_err(StoreError::into_unknown)?;
+                    let at = before + at;
+                    return Ok(AttemptAll::Busy { at, holder, remaining });
+                }
+            }
+            rest = others;
+        }
+        let fence = self.greatest(&taken).await.map_err(StoreError::into_unknown)?;
+        Ok(AttemptAll::Granted { fence })
+    }
+
+    /// Returns the greatest of the tokens that the slots of these keys have given, if they have. The
+    /// next token of each slot is greater.
+    async fn greatest(&self, taken: &[(&str, Option<FencingToken>)]) -> Result<Option<FencingToken>, StoreError> {
+        let fence = taken.iter().filter_map(|(_, fence)| *fence).max();
+        if let Some(fence) = fence {
+            for (key, _) in taken.iter().filter(|(_, own)| *own != Some(fence)) {
+                at_owner!(self, key, |node| node.raise_fence(key, fence))?;
+            }
+        }
+        Ok(fence)
+    }
+
+    async fn fence_slots(&self, keys: &[Arc<str>], value: &str) -> Result<Fence, StoreError> {
+        let mut taken: BTreeMap<u16, (&str, Option<FencingToken>)> = BTreeMap::new();
+        for key in keys {
+            let slot = slot_of(key);
+            if taken.contains_key(&slot) {
+                continue;
+            }
+            match self.fence(key, value).await? {
+                Fence::Token(fence) => taken.insert(slot, (key, Some(fence))),
+                not_owned @ Fence::NotOwned(_) => return Ok(not_owned),
+            };
+        }
+        let taken: Vec<_> = taken.into_values().collect();
+        let fence = self.greatest(&taken).await?;
+        fence
+            .map(Fence::Token)
+            .ok_or_else(|| StoreError::permanent("no key was given"))
+    }
+
+    async fn give_back(&self, keys: &[Arc<str>], value: &str) -> Result<(), StoreError> {
+        for key in keys.iter().rev() {
+            let receipt = Receipt::default();
+            let release = ReleaseRequest {
+                key,
+                value,
+                keep: None,
+                unanswered_on: None,
+                elsewhere: false,
+                queued: None,
+                leave_free: None,
+                receipt: &receipt,
+            };
+            self.release(&release).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits in the queue at the node that has the key. When the slot moves, the place moves with it, so
+    /// the same request goes on at the next node.
+    async fn stand(&self, request: &QueueRequest<'_>) -> Result<QueueOutcome, StoreError> {
+        let slot = slot_of(request.key);
+        let mut route = Route::new(&self.nodes, slot).telling(request.receipt);
+        let mut has_joined = false;
+        loop {
+            let way = route.way().await?;
+            let outcome = way.node.unless_retired(way.store().queue(request)).await;
+            has_joined |= request.receipt.connection().is_some() && request.receipt.unanswered_on().is_none();
+            match outcome {
+                Ok(QueueOutcome::Lapsed) if self.nodes.lane(slot) != way.node.lane => {}
+                Err(_) if has_joined && way.node.is_retired() => {}
+                // The queue may be in two parts while its slot moves.
+                Err(error) if redirect(&error).is_some_and(|redirect| *redirect != Redirect::Down) => {
+                    let moves = !matches!(redirect(&error), Some(Redirect::Moved(..)));
+                    if moves && !has_joined {
+                        return Ok(QueueOutcome::Unavailable);
+                    }
+                    if has_joined {
+                        route.restart();
+                    }
+                    route.turn(&way, error).await?;
+                }
+                other => return other,
+            }
+            if has_joined {
+                request.receipt.reopen();
+            }
+        }
+    }
+
+    /// Connects to all nodes, and verifies the permissions at each.
+    async fn reach_all(&self) -> Result<(), StoreError> {
+        self.nodes.known().await?;
+        let nodes = self.nodes.all();
+        let reached = join_all(nodes.iter().map(|node| node.unless_retired(node.store.connect()))).await;
+        let mut failure = None;
+        let mut is_reached = false;
+        for (node, reached) in nodes.iter().zip(reached) {
+            match reached {
+                Ok(()) => is_reached = true,
+                Err(error) if error.is_permanent() => return Err(error),
+                Err(error) => {
+                    tracing::warn!(address = %node.address, %error, "a node of the cluster is not reached, and its locks cannot be taken yet");
+                    failure = Some(error);
+                }
+            }
+        }
+        match failure {
+            Some(error) if !is_reached => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn look_at_setup(&self, min_replicas: u32) -> Result<Vec<String>, StoreError> {
+        self.nodes.known().await?;
+        let mut advice = Vec::new();
+        let unowned = self.nodes.unowned();
+        if !unowned.is_empty() {
+            let ranges = unowned.iter().map(|(first, last)| {
+                if first == last {
+                    first.to_string()
+                } else {
+                    format!("{first}-{last}")
+                }
+            });
+            let ranges: Vec<String> = ranges.take(8).collect();
+            advice.push(format!(
+                "calls whose keys lie in these slots of the cluster fail, since no node has them: {}; give them to a node, as `redis-cli --cluster \
+                 fix` does",
+                ranges.join(", ")
+            ));
+        }
+        let nodes = self.nodes.all();
+        let told = join_all(nodes.iter().map(|node| node.store.check_setup(min_replicas))).await;
+        for (node, told) in nodes.iter().zip(told) {
+            match told {
+                Ok(told) => advice.extend(told.into_iter().map(|told| format!("{}: {told}", node.address))),
+                Err(error) if error.is_permanent() => return Err(error),
+                Err(error) => advice.push(format!("{}: {error}", node.address)),
+            }
+        }
+        Ok(advice)
+    }
+
+    /// Returns a page of one node's locks. The high bits of a position are the node's lane.
+    async fn list_page(&self, pattern: &str, from: u64) -> Result<LockPage, StoreError> {
+        self.nodes.known().await?;
+        let nodes = self.nodes.all();
+        let lane = from >> POSITION_BITS;
+        let Some(node) = nodes.iter().find(|node| u64::from(node.lane.0) >= lane) else {
+            return Ok(LockPage::default());
+        };
+        let is_same = u64::from(node.lane.0) == lane;
+        let position = if is_same { from & ((1 << POSITION_BITS) - 1) } else { 0 };
+        let (next, keys) = node.store.scan_keys(pattern, position).await?;
+        let mut locks = Vec::new();
+        for (_, keys) in Self::by_slot(&keys, |key| key) {
+            let Some(first) = keys.first() else { continue };
+            locks.append(&mut at_owner!(self, first, |node| node.look_at(&keys))?);
+        }
+        let after = u64::from(node.lane.0);
+        let next = if next != 0 {
+            if next >> POSITION_BITS != 0 {
+                return Err(StoreError::permanent(
+                    "the server's position in its keys is too large to go on from",
+                ));
+            }
+            after << POSITION_BITS | next
+        } else {
+            let mut later = nodes.iter().map(|node| u64::from(node.lane.0));
+            later.find(|lane| *lane > after).map_or(0, |lane| lane << POSITION_BITS)
+        };
+        Ok(LockPage { locks, next })
+    }
+
+    /// Waits for replicas of every node that has some of the locks.
+    async fn replicated(&self, requests: &[RenewRequest], replicas: u32) -> Result<Replicated, StoreError> {
+        let slots = Self::by_slot(requests, |request| &request.key);
+        let asked = slots.iter().map(|(_, requests)| async move {
+            let first = requests.first().map_or("", |request| &*request.key);
+            at_owner!(self, first, |node| node.wait_for_replicas(requests, replicas))
+        });
+        let mut least = None;
+        for answer in join_all(asked).await {
+            match answer? {
+                Replicated::To(count) => least = Some(least.map_or(count, |least: u32| least.min(count))),
+                other @ Replicated::NotOwned(_) => return Ok(other),
+            }
+        }
+        Ok(Replicated::To(least.unwrap_or_default()))
+    }
+
+    async fn renew_all(&self, requests: &[RenewRequest]) -> Vec<Result<Ownership, StoreError>> {
+        let slots = Self::by_slot(requests, |request| &request.key);
+        let answers = join_all(slots.iter().map(|(_, requests)| self.renew_in_slot(requests))).await;
+        let mut verdicts = vec![Ok(Ownership::Owned); requests.len()];
+        for ((places, _), answer) in slots.iter().zip(answers) {
+            for (nth, place) in places.iter().enumerate() {
+                if let Some(verdict) = verdicts.get_mut(*place) {
+                    let unexpected = || StoreError::unknown("the store gave a wrong number of verdicts");
+                    let of_all = answer.as_ref().map_err(Clone::clone);
+                    *verdict = of_all.and_then(|all| all.get(nth).cloned().ok_or_else(unexpected));
+                }
+            }
+        }
+        verdicts
+    }
+
+    /// Releases a lock. While its slot is on its way to another node, and the lock and its queue are on
+    /// different ones, takes the call out of the queue first and then releases the lock, each alone:
+    /// those who wait are let in by looks.
+    async fn give_back_one(&self, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
+        let mut route = Route::new(&self.nodes, slot_of(request.key));
+        let mut is_split = false;
+        loop {
+            let way = route.way().await?;
+            let store = way.store();
+            let released = async {
+                if is_split {
+                    store.release_alone(request).await
+                } else {
+                    store.release(request).await
+                }
+            };
+            match way.node.unless_retired(released).await {
+                Ok(ownership) => return Ok(ownership),
+                Err(error) => {
+                    if !is_split && redirect(&error) == Some(&Redirect::TryAgain) {
+                        is_split = true;
+                        if request.queued.is_some() {
+                            at_owner!(self, request.key, |node| node.leave_alone(request))?;
+                        }
+                    }
+                    route.turn(&way, error).await?;
+                }
+            }
+        }
+    }
+
+    /// Takes a lock. While its slot is on its way to another node, and the lock and its queue are on
+    /// different ones, takes the lock alone if the call needs nothing else.
+    async fn take_one(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
+        let mut route = Route::new(&self.nodes, slot_of(request.key)).telling(request.receipt);
+        let mut is_split = false;
+        loop {
+            let way = route.way().await?;
+            let store = way.store();
+            let taken = async {
+                if is_split {
+                    store.acquire_alone(request).await
+                } else {
+                    store.acquire(request).await
+                }
+            };
+            match way.node.unless_retired(taken).await {
+                Ok(attempt) => return Ok(attempt),
+                Err(error) => {
+                    let is_plain = !request.fence && !request.fair && !LockMode::is_shared(request.value);
+                    is_split |= is_plain && redirect(&error) == Some(&Redirect::TryAgain);
+                    route.turn(&way, error).await?;
+                }
+            }
+        }
+    }
+}
+
+impl LockStore for ClusterStore {
+    fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+        Box::pin(self.take_one(request))
+    }
+
+    fn acquire_all<'a>(&'a self, request: &'a AcquireAllRequest<'a>) -> StoreFuture<'a, AttemptAll> {
+        Box::pin(self.acquire_spread(request))
+    }
+
+    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
+        Box::pin(async move { self.renew_all(requests).await.into_iter().collect() })
+    }
+
+    fn renew_each<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Option<Ownership>>> {
+        Box::pin(async move {
+            let verdicts = self.renew_all(requests).await;
+            // If nothing is known of any, the reason is told.
+            if let Some(Err(error)) = verdicts.first()
+                && verdicts.iter().all(Result::is_err)
+            {
+                return Err(error.clone());
+            }
+            Ok(verdicts.into_iter().map(Result::ok).collect())
+        })
+    }
+
+    fn wait_for_replicas<'a>(&'a self, requests: &'a [RenewRequest], replicas: u32) -> StoreFuture<'a, Replicated> {
+        Box::pin(self.replicated(requests, replicas))
+    }
+
+    fn health(&self) -> Option<watch::Receiver<Vec<ServerHealth>>> {
+        Some(self.nodes.common.health.subscribe())
+    }
+
+    fn skew(&self) -> Duration {
+        SKEW
+    }
+
+    fn lane(&self, key: &str) -> Lane {
+        self.nodes.lane(slot_of(key))
+    }
+
+    fn refuses(&self, key: &str) -> Option<KeyProblem> {
+        self.names.refuses(key)
+    }
+
+    fn renewal_is_late(&self, lane: Lane) {
+        match self.nodes.in_lane(lane) {
+            Some(node) => node.store.renewal_is_late(Lane::default()),
+            None if lane == NO_LANE => drop(self.nodes.is_in_doubt()),
+            None => {}
+        }
+    }
+
+    fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
+        Box::pin(self.give_back_one(request))
+    }
+
+    fn release_in_order(&self, request: &ReleaseRequest<'_>, report: ReleaseReport) -> Result<(), ReleaseReport> {
+        match self.nodes.owner(slot_of(request.key)) {
+            Some(node) => node.store.release_in_order(request, report),
+            None => Err(report),
+        }
+    }
+
+    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+        Box::pin(async move { at_owner!(self, key, |node| node.fence(key, value)) })
+    }
+
+    fn fence_all<'a>(&'a self, keys: &'a [Arc<str>], value: &'a str) -> StoreFuture<'a, Fence> {
+        Box::pin(self.fence_slots(keys, value))
+    }
+
+    fn room(&self, what: Limited, key: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
+        self.nodes.owner(slot_of(key))?.store.commands.here().room(what, most)
+    }
+
+    fn connect(&self) -> StoreFuture<'_, ()> {
+        Box::pin(self.reach_all())
+    }
+
+    fn check_setup(&self, min_replicas: u32) -> StoreFuture<'_, Vec<String>> {
+        Box::pin(self.look_at_setup(min_replicas))
+    }
+
+    fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, QueueOutcome> {
+        Box::pin(self.stand(request))
+    }
+
+    fn report_losses(&self, receiver: LossReceiver) -> bool {
+        self.nodes.report_to(&receiver);
+        true
+    }
+
+    fn inspect<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<LockInfo>> {
+        Box::pin(async move { at_owner!(self, key, |node| node.inspect(key)) })
+    }
+
+    fn list<'a>(&'a self, pattern: &'a str, from: u64) -> StoreFuture<'a, LockPage> {
+        Box::pin(self.list_page(pattern, from))
+    }
+
+    fn force_release<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
+        Box::pin(async move { at_owner!(self, key, |node| node.force_release(key)) })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Instant;
+
+    use super::topology::View;
+    use super::*;
+    use crate::store::LossHint;
+
+    /// Locks in slots that no node has are looked at together, and must not stay so.
+    #[test]
+    fn slots_that_lose_their_node_or_get_one_are_told() {
+        let url = "redis+cluster://127.0.0.1:1";
+        let store = ClusterStore::new(&Host::process(), url, "", &RedisSettings::default()).unwrap();
+        let told: Arc<Mutex<Vec<Lane>>> = Arc::default();
+        store.report_losses({
+            let told = Arc::clone(&told);
+            Arc::new(move |hint| {
+                if let LossHint::Relocated(lane) = hint {
+                    told.lock().unwrap().push(lane);
+                }
+            })
+        });
+        let node = Address {
+            host: "127.0.0.1".to_owned(),
+            port: 1,
+        };
+        let first = Lane(0);
+        for (epoch, last, expected) in [(1, 9, NO_LANE), (2, 5, first), (3, 9, NO_LANE)] {
+            store.nodes.learn(&View {
+                epoch,
+                is_well: true,
+                ranges: vec![(0, last, node.clone())],
+                replicas: Vec::new(),
+            });
+            assert_eq!(std::mem::take(&mut *told.lock().unwrap()), [expected], "epoch {epoch}");
+        }
+        let other = Address { port: 2, ..node };
+        store.nodes.mend(3, &other);
+        let began = Instant::now();
+        while told.lock().unwrap().is_empty() {
+            assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "waited in vain to be told of a slot that has moved"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(*told.lock().unwrap(), [first]);
+    }
+}

@@ -1,0 +1,420 @@
+//! The nodes of a cluster, and which of them has which slot.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+
+use tokio::sync::{Notify, watch};
+
+use super::node::{Common, Node};
+use super::slot::{SLOTS, slot_of};
+use super::topology::View;
+use crate::store::health::{ServerHealth, ServerRole, ServerState};
+use crate::store::redis::connection::Unheard;
+use crate::store::redis::connection::failure::Address;
+use crate::store::{Lane, LockStore, LossHint, LossReceiver, StoreError};
+
+/// The place of a slot that no node has.
+const NOBODY: u32 = u32::MAX;
+/// The lane of the locks in slots that no node has.
+pub(super) const NO_LANE: Lane = Lane(NOBODY);
+/// The number of answers in a row that are older than the present one by their epoch, after which they
+/// count: the cluster may have been made anew.
+const OLDER: u32 = 3;
+
+/// The nodes that keep locks. Shared between the store, and the task that asks where the slots are.
+pub(super) struct Nodes {
+    pub(super) common: Common,
+    table: RwLock<Table>,
+    losses: Mutex<Vec<LossReceiver>>,
+    news: watch::Sender<News>,
+    /// The number of the latest question where the slots are.
+    asked: watch::Sender<u64>,
+    /// Repeats what a node was told that the next one may not know.
+    repeat: OnceLock<Repeat>,
+    /// The nodes that have lost slots since that was told last.
+    former: Mutex<Former>,
+    has_former: Arc<Notify>,
+}
+
+/// Nodes that have lost slots, by their lanes.
+type Former = BTreeMap<u32, Arc<Node>>;
+
+/// A function that must not block.
+type Repeat = Box<dyn Fn(&Arc<Nodes>, Unheard) + Send + Sync>;
+
+struct Table {
+    /// The lane of the node that has each slot.
+    slots: Box<[u32]>,
+    nodes: BTreeMap<u32, Arc<Node>>,
+    /// The epoch of the cluster when it told where the slots are.
+    epoch: u64,
+    /// The number of older answers since.
+    older: u32,
+}
+
+/// What is known about the slots as a whole.
+enum News {
+    Unasked,
+    /// With the number of the question that was answered with this reason.
+    Missing(StoreError, u64),
+    Known,
+}
+
+/// What a change of the table asks for, once it is unlocked.
+#[derive(Default)]
+struct Changes {
+    entered: Vec<Arc<Node>>,
+    /// The nodes that have lost slots.
+    former: Former,
+    /// `true` if slots that no node had have one now.
+    are_found: bool,
+    retired: Vec<Arc<Node>>,
+}
+
+impl Table {
+    fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
+        self.nodes.get(self.slots.get(usize::from(slot))?)
+    }
+
+    fn at(&self, address: &Address) -> Option<&Arc<Node>> {
+        self.nodes.values().find(|node| node.address == *address)
+    }
+
+    /// Gives a slot to the node in this lane.
+    fn give(&mut self, slot: u16, lane: u32, changes: &mut Changes) {
+        let Some(owner) = self.slots.get_mut(usize::from(slot)) else {
+            return;
+        };
+        let former = std::mem::replace(owner, lane);
+        if former == lane {
+            return;
+        }
+        if let Some(node) = self.nodes.get(&former) {
+            changes.former.insert(former, Arc::clone(node));
+        }
+        changes.are_found |= former == NOBODY;
+        if let Some(node) = self.nodes.get(&lane) {
+            node.owns();
+        }
+    }
+}
+
+impl Nodes {
+    pub(super) fn new(common: Common) -> Arc<Self> {
+        Arc::new(Self {
+            common,
+            table: RwLock::new(Table {
+                slots: vec![NOBODY; usize::from(SLOTS)].into(),
+                nodes: BTreeMap::new(),
+                epoch: 0,
+                older: 0,
+            }),
+            losses: Mutex::default(),
+            news: watch::Sender::new(News::Unasked),
+            asked: watch::Sender::new(0),
+            repeat: OnceLock::new(),
+            former: Mutex::default(),
+            has_former: Arc::default(),
+        })
+    }
+
+    /// Sets the function that repeats what a node was told that the next one may not know.
+    pub(super) fn repeat_by(&self, repeat: impl Fn(&Arc<Self>, Unheard) + Send + Sync + 'static) {
+        let _ = self.repeat.set(Box::new(repeat));
+    }
+
+    fn table(&self) -> std::sync::RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the node that has a slot, as far as is known.
+    pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
+        self.table().owner(slot).cloned()
+    }
+
+    pub(super) fn in_lane(&self, lane: Lane) -> Option<Arc<Node>> {
+        self.table().nodes.get(&lane.0).cloned()
+    }
+
+    /// Returns all nodes, in the order of their lanes.
+    pub(super) fn all(&self) -> Vec<Arc<Node>> {
+        self.table().nodes.values().cloned().collect()
+    }
+
+    /// Returns the lane of a slot.
+    pub(super) fn lane(&self, slot: u16) -> Lane {
+        self.table().owner(slot).map_or(NO_LANE, |node| node.lane)
+    }
+
+    /// Returns the slots that no node has, as ranges.
+    pub(super) fn unowned(&self) -> Vec<(u16, u16)> {
+        let table = self.table();
+        let mut ranges: Vec<(u16, u16)> = Vec::new();
+        for slot in (0..SLOTS).filter(|slot| table.owner(*slot).is_none()) {
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == slot => *last = slot,
+                _ => ranges.push((slot, slot)),
+            }
+        }
+        ranges
+    }
+
+    /// Returns the node that has a slot, after asking where the slots are if that is not known yet.
+    ///
+    /// Cancel safe.
+    pub(super) async fn owner_at_last(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
+        if let Some(owner) = self.owner(slot) {
+            return Ok(owner);
+        }
+        self.known().await?;
+        self.owner(slot).ok_or_else(|| {
+            self.is_in_doubt();
+            StoreError::transient(format!("no node of the cluster has slot {slot}, in which the key lies"))
+                .advise("see what `CLUSTER INFO` tells, and give the slot to a node")
+        })
+    }
+
+    /// Waits until it is known where the slots are.
+    ///
+    /// Cancel safe.
+    pub(super) async fn known(&self) -> Result<(), StoreError> {
+        let mut news = self.news.subscribe();
+        let mut question = None;
+        loop {
+            match &*news.borrow_and_update() {
+                News::Known => return Ok(()),
+                // A reason from before the question may be long past.
+                News::Missing(error, asked) if question.is_some_and(|question| *asked >= question) => {
+                    return Err(error.clone());
+                }
+                News::Missing(..) | News::Unasked => {}
+            }
+            question = question.or_else(|| Some(self.is_in_doubt()));
+            if news.changed().await.is_err() {
+                return Err(StoreError::transient("the store has ended"));
+            }
+        }
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        matches!(&*self.news.borrow(), News::Known)
+    }
+
+    /// Has the cluster asked where the slots are. Returns the number of the question.
+    pub(super) fn is_in_doubt(&self) -> u64 {
+        let mut number = 0;
+        self.asked.send_modify(|asked| {
+            *asked += 1;
+            number = *asked;
+        });
+        number
+    }
+
+    /// Returns a receiver that changes with each question.
+    pub(super) fn questions(&self) -> watch::Receiver<u64> {
+        self.asked.subscribe()
+    }
+
+    /// Adds a receiver for hints about lost locks.
+    pub(super) fn report_to(&self, receiver: &LossReceiver) {
+        self.losses().push(Arc::clone(receiver));
+        for node in self.all() {
+            report(&node, receiver);
+        }
+    }
+
+    fn losses(&self) -> std::sync::MutexGuard<'_, Vec<LossReceiver>> {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the node at an address, which is new if no slot was known to be there.
+    pub(super) fn at(self: &Arc<Self>, address: &Address) -> Arc<Node> {
+        let mut changes = Changes::default();
+        let node = {
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            self.node_in(&mut table, address, &mut changes)
+        };
+        self.follow(changes);
+        node
+    }
+
+    /// Records that a slot is said to be on the node at this address. What follows from that for locks
+    /// and places in queues is left to [`relocate`](Self::relocate), since many slots may move one by one.
+    pub(super) fn mend(self: &Arc<Self>, slot: u16, address: &Address) {
+        let mut changes = Changes::default();
+        {
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            let node = self.node_in(&mut table, address, &mut changes);
+            table.give(slot, node.lane.0, &mut changes);
+            node.store.settle_in(slot);
+        }
+        let former = std::mem::take(&mut changes.former);
+        self.follow(changes);
+        if !former.is_empty() {
+            self.former().extend(former);
+            self.has_former.notify_one();
+        }
+        self.is_in_doubt();
+    }
+
+    fn former(&self) -> std::sync::MutexGuard<'_, Former> {
+        self.former.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Is notified when there is something to [relocate](Self::relocate).
+    pub(super) fn has_former(&self) -> Arc<Notify> {
+        Arc::clone(&self.has_former)
+    }
+
+    /// Has the locks and the places in queues looked at of all nodes that have lost slots since the last
+    /// time.
+    pub(super) fn relocate(&self) {
+        let former = std::mem::take(&mut *self.former());
+        self.tell_of(former);
+    }
+
+    fn node_in(self: &Arc<Self>, table: &mut Table, address: &Address, changes: &mut Changes) -> Arc<Node> {
+        if let Some(node) = table.at(address) {
+            return Arc::clone(node);
+        }
+        let taken: BTreeSet<u32> = table.nodes.keys().copied().collect();
+        let lane = (0..NOBODY).find(|lane| !taken.contains(lane)).unwrap_or(NOBODY);
+        let nodes = Arc::downgrade(self);
+        let is_in_doubt = Box::new(move || {
+            if let Some(nodes) = Weak::upgrade(&nodes) {
+                nodes.is_in_doubt();
+            }
+        });
+        let node = self.common.node(address, Lane(lane), is_in_doubt);
+        table.nodes.insert(lane, Arc::clone(&node));
+        changes.entered.push(Arc::clone(&node));
+        node
+    }
+
+    /// Takes in what the cluster has told.
+    pub(super) fn learn(self: &Arc<Self>, view: &View) {
+        let mut changes = Changes::default();
+        {
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            if view.epoch < table.epoch {
+                table.older += 1;
+                if table.older < OLDER {
+                    return;
+                }
+            }
+            (table.epoch, table.older) = (view.epoch, 0);
+            let mut owners = vec![NOBODY; usize::from(SLOTS)];
+            // There may be hundreds of nodes, and a range for each slot.
+            let mut lanes: BTreeMap<&Address, u32> = BTreeMap::new();
+            for (first, last, address) in &view.ranges {
+                let lane = *lanes.entry(address).or_insert_with(|| {
+                    let node = self.node_in(&mut table, address, &mut changes);
+                    node.store.settle_in(*first);
+                    node.lane.0
+                });
+                let range = usize::from(*first)..=usize::from(*last);
+                if let Some(range) = owners.get_mut(range) {
+                    range.fill(lane);
+                }
+            }
+            for (slot, lane) in (0..SLOTS).zip(&owners) {
+                table.give(slot, *lane, &mut changes);
+            }
+            let now = self.common.host.now();
+            let owners: BTreeSet<u32> = owners.into_iter().collect();
+            // Before a node is given up, since another one may get its lane.
+            changes.former.append(&mut self.former());
+            table.nodes.retain(|lane, node| {
+                let stays = owners.contains(lane) || !node.may_retire(now);
+                if !stays {
+                    changes.retired.push(Arc::clone(node));
+                }
+                stays
+            });
+        }
+        self.follow(changes);
+        let is_first = !self.is_known();
+        if is_first {
+            let is_placeholder = |server: &ServerHealth| server.role == ServerRole::Cluster;
+            let health = &self.common.health;
+            health.send_modify(|servers| servers.retain(|server| !is_placeholder(server)));
+            self.news.send_replace(News::Known);
+        }
+    }
+
+    /// Records why it is not known where the slots are, and the number of the question that was answered
+    /// with it. What was known before stays.
+    pub(super) fn is_missing(&self, reason: &StoreError, question: u64) {
+        let is_news = self.news.send_if_modified(|news| {
+            let is_missing = !matches!(news, News::Known);
+            if is_missing {
+                *news = News::Missing(reason.clone(), question);
+            }
+            is_missing
+        });
+        if is_news {
+            let now = std::time::SystemTime::UNIX_EPOCH + self.common.host.unix_time();
+            self.common.health.send_if_modified(|servers| {
+                let Some(row) = servers.iter_mut().find(|server| server.role == ServerRole::Cluster) else {
+                    return false;
+                };
+                row.last_error = Some(reason.clone());
+                let is_change = row.state != ServerState::Down;
+                if is_change {
+                    (row.state, row.since) = (ServerState::Down, now);
+                }
+                is_change
+            });
+        }
+    }
+
+    /// Does what a change of the table asks for, which wakes tasks.
+    fn follow(self: &Arc<Self>, changes: Changes) {
+        let receivers = self.losses().clone();
+        for node in changes.entered {
+            for receiver in &receivers {
+                report(&node, receiver);
+            }
+            node.enter(&self.common.host);
+        }
+        if changes.are_found {
+            for receiver in &receivers {
+                receiver(LossHint::Relocated(NO_LANE));
+            }
+        }
+        self.tell_of(changes.former);
+        for node in changes.retired {
+            tracing::info!(address = %node.address, "a node of the cluster has no slots any more");
+            node.retire();
+            let unheard = node.store.commands.unheard();
+            if let Some(repeat) = self.repeat.get() {
+                repeat(self, unheard);
+            }
+        }
+    }
+
+    fn tell_of(&self, former: Former) {
+        let receivers = self.losses().clone();
+        for (_, former) in former {
+            tracing::debug!(address = %former.address, "slots of a node of the cluster have moved");
+            for receiver in &receivers {
+                receiver(LossHint::Relocated(former.lane));
+            }
+            former.store.lapse(|key| self.lane(slot_of(key)) != former.lane);
+        }
+    }
+}
+
+/// Has a node's hints go to a receiver, with the node's lane.
+fn report(node: &Node, receiver: &LossReceiver) {
+    let (lane, receiver) = (node.lane, Arc::clone(receiver));
+    node.store.report_losses(Arc::new(move |hint| {
+        receiver(match hint {
+            LossHint::All(_) => LossHint::All(lane),
+            LossHint::Back(_) => LossHint::Back(lane),
+            LossHint::Moved(_) => LossHint::Moved(lane),
+            LossHint::Relocated(_) => LossHint::Relocated(lane),
+            hint @ LossHint::Key(_) => hint,
+        });
+    }));
+}

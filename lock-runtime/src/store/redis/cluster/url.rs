@@ -1,0 +1,126 @@
+//! The URL of a cluster.
+
+use std::fmt;
+
+use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+
+use crate::store::redis::connection::failure;
+
+/// The form of the URL, for messages.
+const FORM: &str = "redis+cluster://[user:password@]host[:6379][,host…]";
+const DEFAULT_PORT: u16 = 6379;
+
+/// The parts of a URL.
+pub(crate) struct ClusterUrl {
+    /// The nodes that it names, of which one is enough.
+    pub(super) nodes: Vec<ConnectionInfo>,
+}
+
+impl ClusterUrl {
+    /// Returns `true` if the URL has the scheme of a cluster.
+    pub(crate) fn is_one(url: &str) -> bool {
+        url.split_once("://")
+            .is_some_and(|(scheme, _)| scheme.ends_with("+cluster"))
+    }
+
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// Fails with the problem, and the accepted form.
+    pub(super) fn parse(url: &str) -> Result<Self, String> {
+        Self::read(url).map_err(|problem| format!("{problem}; give `{FORM}`, or `rediss+cluster://…` for TLS"))
+    }
+
+    fn read(url: &str) -> Result<Self, String> {
+        let (scheme, rest) = url.split_once("+cluster://").ok_or("it has no scheme")?;
+        if !matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys") {
+            return Err(format!("the scheme `{scheme}+cluster` is not known"));
+        }
+        let (rest, fragment) = match rest.rsplit_once('#') {
+            Some((rest, fragment)) => (rest, format!("#{fragment}")),
+            None => (rest, String::new()),
+        };
+        // An address has none of `@`, `/` and `?`, so those of a user and password come before.
+        let (user_info, rest) = match rest.rsplit_once('@') {
+            Some((user_info, rest)) => (format!("{user_info}@"), rest),
+            None => (String::new(), rest),
+        };
+        // The value of a parameter may be a password.
+        if let Some((_, query)) = rest.split_once('?') {
+            let name = query.split(['=', '&']).next().unwrap_or_default();
+            return Err(format!("the parameter `{name}` is not known"));
+        }
+        let (hosts, database) = rest.split_once('/').unwrap_or((rest, ""));
+        if !matches!(database, "" | "0") {
+            return Err("a cluster has database 0 only".to_owned());
+        }
+        let mut nodes = Vec::new();
+        for host in hosts.split(',').map(str::trim).filter(|host| !host.is_empty()) {
+            let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
+            let place = if has_port {
+                host.to_owned()
+            } else {
+                format!("{host}:{DEFAULT_PORT}")
+            };
+            let info = format!("{scheme}://{user_info}{place}/0{fragment}").into_connection_info();
+            let info = info.map_err(|error| format!("`{host}`: {}", failure::readable(&error)))?;
+            let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+            nodes.push(info.set_redis_settings(redis));
+        }
+        if nodes.is_empty() {
+            return Err("it does not have the address of a node".to_owned());
+        }
+        Ok(Self { nodes })
+    }
+}
+
+/// Shows the nodes, without user and password.
+impl fmt::Display for ClusterUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, node) in self.nodes.iter().enumerate() {
+            let comma = if nth == 0 { "" } else { "," };
+            write!(f, "{comma}{}", node.addr())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ClusterUrl;
+
+    #[test]
+    fn a_url_names_nodes_and_one_user() {
+        let read = ClusterUrl::parse("redis+cluster://app:p%40ss@one,two:7001,[::1]:7002/0");
+        let read = read.map(|read| {
+            let first = read.nodes.first().map(|info| info.redis_settings().clone());
+            let user = first.map(|first| (first.username().map(str::to_owned), first.password().map(str::to_owned)));
+            (read.to_string(), user)
+        });
+        let user = (Some("app".to_owned()), Some("p@ss".to_owned()));
+        assert_eq!(read, Ok(("one:6379,two:7001,::1:7002".to_owned(), Some(user))));
+    }
+
+    #[test]
+    fn a_url_that_is_not_understood_says_what_is_wrong_and_no_password() {
+        for (url, said) in [
+            ("redis+cluster://", "it does not have the address of a node"),
+            ("redis+cluster:///0", "it does not have the address of a node"),
+            ("http+cluster://one", "the scheme `http+cluster` is not known"),
+            ("redis+cluster://app:s3cret@one/3", "a cluster has database 0 only"),
+            (
+                "redis+cluster://app:s3cret@one?pass=s3cret",
+                "the parameter `pass` is not known",
+            ),
+            ("redis+cluster://app:s3cret@one:port", "`one:port`: "),
+        ] {
+            let problem = ClusterUrl::parse(url).err().unwrap_or_default();
+            assert!(problem.contains(said), "{url}: {problem}");
+            assert!(
+                problem.contains("redis+cluster://[user:password@]host"),
+                "{url}: {problem}"
+            );
+            assert!(!problem.contains("s3cret"), "{url}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What a manager on a cluster says that cannot work.
+
+use std::time::Duration;
+
+use lock_runtime::{KeyProblem, LockError, LockManager, ServerRole, ServerState};
+use lock_tests::{ClusterGroup, Server, chain, eventually};
+
+use crate::moving::connected;
+
+fn builder(url: &str) -> lock_runtime::LockManagerBuilder {
+    LockManager::builder(url).connect_timeout(Duration::from_secs(1))
+}
+
+#[tokio::test]
+async fn a_single_server_in_the_place_of_a_cluster_is_told_and_the_reverse() {
+    let server = Server::start();
+    let url = server.url().replace("redis://", "redis+cluster://");
+    let said = chain(&LockManager::connect(&url).await.unwrap_err());
+    assert!(
+        said.contains("cluster support disabled") && said.contains("give the URL of a single server"),
+        "{said}"
+    );
+
+    let cluster = ClusterGroup::start().await;
+    let url = format!("redis://127.0.0.1:{}", cluster.ports()[0]);
+    let said = chain(&LockManager::connect(&url).await.unwrap_err());
+    assert!(
+        said.contains("is a node of a cluster") && said.contains("redis+cluster://"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn one_node_that_answers_is_enough_and_none_is_told() {
+    let cluster = ClusterGroup::start().await;
+    let [.., replica] = cluster.ports();
+    // Nothing listens at the first one.
+    let url = format!("redis+cluster://127.0.0.1:1,127.0.0.1:{replica}");
+    let locks = LockManager::connect(&url).await.unwrap();
+    for number in 0..20 {
+        locks
+            .lock(format!("stock:{number}"))
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+
+    let locks = builder("redis+cluster://127.0.0.1:1,127.0.0.1:2").build().unwrap();
+    let [row] = &locks.health().servers[..] else {
+        panic!("one row until the nodes are known");
+    };
+    assert_eq!((row.role, row.state), (ServerRole::Cluster, ServerState::Unused));
+    let refused = locks
+        .lock("stock")
+        .wait(Duration::from_millis(500))
+        .acquire()
+        .await
+        .unwrap_err();
+    assert!(refused.is_retryable());
+    let said = chain(&refused);
+    assert!(
+        said.contains("127.0.0.1:1: ") || said.contains("127.0.0.1:2: "),
+        "{said}"
+    );
+    let [row] = &locks.health().servers[..] else {
+        panic!("one row until the nodes are known");
+    };
+    assert_eq!((row.role, row.state), (ServerRole::Cluster, ServerState::Down));
+    assert!(row.last_error.is_some() && !locks.health().is_ready());
+}
+
+#[tokio::test]
+async fn a_key_whose_queue_would_be_elsewhere_is_refused() {
+    let cluster = ClusterGroup::start().await;
+    let locks = connected(&cluster).await;
+    for key in ["a}b", "x{}y", "}"] {
+        let refused = locks.lock(key).acquire().await.unwrap_err();
+        assert!(
+            matches!(
+                refused,
+                LockError::InvalidKey {
+                    problem: KeyProblem::NoTag,
+                    ..
+                }
+            ),
+            "{key}: {refused:?}"
+        );
+        let refused = locks.lock_all(["fine", key]).acquire().await.unwrap_err();
+        assert!(matches!(refused, LockError::InvalidKey { .. }), "{key}: {refused:?}");
+    }
+    for key in ["{a}", "a{b}c", "a{", "{{a}}"] {
+        locks
+            .lock(key)
+            .fair()
+            .fencing()
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        locks
+            .lock(key)
+            .write()
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn slots_that_no_node_has_are_told_and_the_others_work() {
+    let cluster = ClusterGroup::start().await;
+    let locks = connected(&cluster).await;
+    assert_eq!(locks.check_setup().await.unwrap(), [""; 0]);
+    // That of `dist_lock:{b}`.
+    let slot = "3300";
+    for port in cluster.ports() {
+        if cluster.server(port).info("role") == "master" {
+            cluster.server(port).cmd(&["CLUSTER", "DELSLOTS", slot]);
+        }
+    }
+    let call = || locks.lock("{b}").wait(Duration::from_millis(200)).acquire();
+    eventually("the call to fail", || async { call().await.is_err() }).await;
+    // Nodes hear of it one after the other, and each call that fails has some of them asked again.
+    eventually("the slot to be told", || async {
+        let _ = call().await;
+        let advice = locks.check_setup().await.unwrap();
+        advice.iter().any(|advice| advice.contains("no node has them: 3300;"))
+    })
+    .await;
+    let said = chain(&call().await.unwrap_err());
+    assert!(said.contains("slot 3300") || said.contains("CLUSTERDOWN"), "{said}");
+    locks.lock("foo").acquire().await.unwrap().release().await.unwrap();
+}

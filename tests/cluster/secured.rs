@@ -1,0 +1,140 @@
+//! A cluster that serves TLS only, and the permissions of the user.
+
+use std::fs;
+
+use lock_runtime::{LockManager, LockManagerBuilder};
+use lock_tests::certificates::Certificate;
+use lock_tests::{ClusterGroup, PATIENCE, chain, eventually};
+
+use crate::moving::slot_of;
+
+fn builder(url: &str) -> LockManagerBuilder {
+    LockManager::builder(url)
+        .default_lease(PATIENCE * 2)
+        .default_wait(PATIENCE)
+}
+
+#[tokio::test]
+async fn a_cluster_that_serves_tls_only_is_followed_with_a_client_certificate() {
+    let cluster = ClusterGroup::start_with_tls().await;
+    assert!(cluster.url().starts_with("rediss+cluster://"));
+    let read = |file| fs::read(file).unwrap();
+    let files = Certificate::Valid.files();
+    let trusting = || builder(&cluster.url()).root_certificate(read(&files.authority));
+    let locks = trusting().client_certificate(read(&files.certificate), read(&files.key));
+    let locks = locks.build().unwrap();
+    for number in 0..10 {
+        let held = locks.lock(format!("k{number}")).acquire().await.unwrap();
+        let owner = cluster.owner(slot_of(&cluster, &format!("k{number}"))).await;
+        assert!(cluster.server(owner).exists(&format!("dist_lock:k{number}")));
+        held.release().await.unwrap();
+    }
+    for refused in [
+        trusting(),
+        builder(&cluster.url()),
+        builder(&cluster.url().replace("rediss", "redis")),
+    ] {
+        let error = refused.build().unwrap().check_connection().await.unwrap_err();
+        let said = chain(&error);
+        assert!(said.contains("127.0.0.1:"), "{said}");
+    }
+}
+
+/// What the documents list for a user of a cluster, in addition to what a single server's needs.
+const OF_CLUSTERS: [&str; 3] = ["+cluster|slots", "+cluster|info", "+asking"];
+
+/// The rules of the table of permissions.
+fn of_all() -> Vec<String> {
+    let page = include_str!("../../docs/operations.md");
+    assert!(
+        page.contains(&format!("`{}`", OF_CLUSTERS.join(" "))),
+        "the permissions are documented"
+    );
+    let (_, table) = page.split_once("| to | allow |").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let table = table.replace("\\|", "|");
+    let rules = table
+        .lines()
+        .filter_map(|row| row.split('`').rfind(|rules| rules.contains('+')));
+    rules.flat_map(|rules| rules.split(' ')).map(str::to_owned).collect()
+}
+
+fn allow(cluster: &ClusterGroup, of_cluster: &[&str]) {
+    let rules = of_all();
+    let mut user = vec!["ACL", "SETUSER", "app", "reset", "on", ">secret"];
+    user.extend(rules.iter().map(String::as_str));
+    user.extend(of_cluster);
+    for port in cluster.ports() {
+        cluster.server(port).cmd(&user);
+    }
+}
+
+#[tokio::test]
+async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed() {
+    let cluster = ClusterGroup::start().await;
+    let url = cluster.url().replace("redis+cluster://", "redis+cluster://app:secret@");
+    allow(&cluster, &OF_CLUSTERS);
+    let locks = builder(&url).build().unwrap();
+    locks.check_connection().await.unwrap();
+    let other = builder(&url).build().unwrap();
+    for (key, request) in [
+        ("plain", locks.lock("plain")),
+        ("fair", locks.lock("fair").fair().fencing()),
+        ("read", locks.lock("read").read()),
+        ("permit", locks.lock("permit").semaphore(2)),
+        ("several", locks.lock_all(["several", "and", "others"]).fencing()),
+    ] {
+        let held = request
+            .acquire()
+            .await
+            .unwrap_or_else(|error| panic!("{key}: {}", chain(&error)));
+        let waiting = {
+            let other = other.clone();
+            tokio::spawn(async move { other.lock(key).write().run(async {}).await })
+        };
+        // A slot on its way is asked for behind `ASKING`.
+        let slot = slot_of(&cluster, key);
+        let from = cluster.owner(slot).await;
+        let to = cluster
+            .masters()
+            .iter()
+            .find(|master| master.port() != from)
+            .unwrap()
+            .port();
+        cluster.open_move(slot, from, to);
+        cluster.move_keys(slot, from, to);
+        held.verify().await.unwrap_or_else(|error| panic!("{key}: {error}"));
+        cluster.close_move(slot, from, to).await;
+        held.release().await.unwrap_or_else(|error| panic!("{key}: {error}"));
+        drop(waiting.await.unwrap());
+    }
+
+    for missing in ["+cluster|slots", "+cluster|info"] {
+        allow(
+            &cluster,
+            &OF_CLUSTERS.map(|rule| if rule == missing { "-ping" } else { rule }),
+        );
+        let said = chain(&builder(&url).build().unwrap().check_connection().await.unwrap_err());
+        assert!(said.contains("+cluster|slots +cluster|info +asking"), "{said}");
+    }
+    allow(&cluster, &["+cluster|slots", "+cluster|info"]);
+    let locks = builder(&url).build().unwrap();
+    let held = locks.lock("plain").acquire().await.unwrap();
+    let slot = slot_of(&cluster, "plain");
+    let from = cluster.owner(slot).await;
+    let to = cluster
+        .masters()
+        .iter()
+        .find(|master| master.port() != from)
+        .unwrap()
+        .port();
+    cluster.open_move(slot, from, to);
+    cluster.move_keys(slot, from, to);
+    assert!(held.verify().await.is_err());
+    cluster.close_move(slot, from, to).await;
+    eventually("the holder to be found at the target", || async {
+        held.verify().await.is_ok()
+    })
+    .await;
+    held.release().await.unwrap();
+}
