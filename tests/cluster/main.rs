@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod at_the_source;
 mod facts;
 mod half_moved;
 mod leaving;

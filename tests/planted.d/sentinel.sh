@@ -31,8 +31,8 @@ plant hosts-of-the-url-only lock-runtime/src/store/redis/sentinel/mod.rs \
     'a lock on the new master'
 
 plant releases-of-the-former-forgotten lock-runtime/src/store/redis/connection/released.rs \
-    'now.since(*at) <= UNHEARD_FOR);' \
-    'now.since(*at) > UNHEARD_FOR);' \
+    'last.since(*at) <= UNHEARD_FOR);' \
+    'last.since(*at) > UNHEARD_FOR);' \
     sentinel failover::a_lock_that_the_former_master_released_after_the_promotion_is_released_at_the_new_one \
     'the release on the new master'
 

@@ -1,7 +1,7 @@
 //! The surroundings of a manager: time, randomness, tasks, and the identity of its process.
 //!
 //! A manager has one [`Host`], and everything in this crate that depends on its surroundings asks
-//! it. `.ci/host` checks that no other room does so by itself. All managers of a process share one
+//! it. Clippy checks that no other room does so by itself, see `clippy.toml`. All managers of a process share one
 //! host, unless a simulation (`cfg(lock_simulation)`) gives each of them a process of its own.
 
 // Without a simulation, some methods need nothing from `self`.

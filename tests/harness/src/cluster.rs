@@ -292,6 +292,13 @@ impl ClusterGroup {
         }
     }
 
+    /// Moves one key of a slot that is being moved.
+    pub fn move_key(&self, key: &str, from: u16, to: u16) {
+        let port = to.to_string();
+        self.server(from)
+            .cmd(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+    }
+
     /// Ends the move of a slot, with what is left of its keys.
     pub async fn close_move(&self, slot: u16, from: u16, to: u16) {
         self.move_keys(slot, from, to);

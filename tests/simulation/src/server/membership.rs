@@ -78,9 +78,7 @@ impl Engine {
             return Some(Reply::error("CLUSTERDOWN The cluster is down"));
         }
         let is_asking = self.sessions.get(&caller.id).is_some_and(|session| session.is_asking);
-        let now = self.ms();
-        let is_there = |key: &&&[u8]| self.data.get(key).is_some() && !self.data.is_over(key, now);
-        let missing = keys.len() - keys.iter().filter(is_there).count();
+        let missing = keys.iter().filter(|key| !self.is_there(key)).count();
         let split = || Reply::error("TRYAGAIN Multiple keys request during rehashing of slot");
         if membership.owners[usize::from(slot)] == membership.me {
             let to = membership.migrating.get(&slot).filter(|_| missing > 0)?;
@@ -96,10 +94,20 @@ impl Engine {
         Some(membership.moved(slot))
     }
 
-    /// Returns `true` if a script may not use these keys, that are not those of its slot.
+    /// Returns `true` if a script may not use these keys, that are not those of its slot, or are not
+    /// here while the slot is on its way to another node.
     pub(super) fn is_elsewhere(&self, command: &Command, words: &[&[u8]], slot: Option<u16>) -> bool {
+        let Some(membership) = &self.membership else {
+            return false;
+        };
+        let moves = slot.is_some_and(|slot| membership.migrating.contains_key(&slot));
         let keys = command.keys(words);
-        self.membership.is_some() && keys.iter().any(|key| Some(slot_of(key)) != slot)
+        keys.iter()
+            .any(|key| Some(slot_of(key)) != slot || moves && !self.is_there(key))
+    }
+
+    fn is_there(&self, key: &[u8]) -> bool {
+        self.data.get(key).is_some() && !self.data.is_over(key, self.ms())
     }
 }
 

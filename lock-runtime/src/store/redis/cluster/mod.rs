@@ -134,16 +134,25 @@ impl ClusterStore {
     where
         T: Clone,
     {
-        let mut slots: BTreeMap<u16, (Vec<usize>, Vec<T>)> = BTreeMap::new();
+        Self::grouped(all, |one| slot_of(key(one)))
+    }
+
+    /// Returns requests by the group that they belong to, each with its place.
+    fn grouped<'a, T, G>(all: &'a [T], group: impl Fn(&'a T) -> G) -> Vec<(Vec<usize>, Vec<T>)>
+    where
+        T: Clone,
+        G: Ord,
+    {
+        let mut groups: BTreeMap<G, (Vec<usize>, Vec<T>)> = BTreeMap::new();
         for (place, one) in all.iter().enumerate() {
-            let (places, same) = slots.entry(slot_of(key(one))).or_default();
+            let (places, same) = groups.entry(group(one)).or_default();
             places.push(place);
             same.push(one.clone());
         }
-        slots.into_values().collect()
+        groups.into_values().collect()
     }
 
-    /// Renews locks of one slot. If its node is replaced, asks the next one: the order of renewals does
+    /// Renews locks of one slot, all of them shared or all exclusive. If its node is replaced, asks the next one: the order of renewals does
     /// not matter.
     async fn renew_in_slot(&self, requests: &[RenewRequest]) -> Result<Vec<Ownership>, StoreError> {
         let Some(first) = requests.first() else {
@@ -399,10 +408,13 @@ impl ClusterStore {
     }
 
     async fn renew_all(&self, requests: &[RenewRequest]) -> Vec<Result<Ownership, StoreError>> {
-        let slots = Self::by_slot(requests, |request| &request.key);
-        let answers = join_all(slots.iter().map(|(_, requests)| self.renew_in_slot(requests))).await;
+        // The shared modes apart: one script renews them, another one the exclusive locks, and while the
+        // slot moves, the answer to one of the two says nothing of where the keys of the other are.
+        let group = |request: &RenewRequest| (slot_of(&request.key), LockMode::is_shared(&request.value));
+        let groups = Self::grouped(requests, group);
+        let answers = join_all(groups.iter().map(|(_, requests)| self.renew_in_slot(requests))).await;
         let mut verdicts = vec![Ok(Ownership::Owned); requests.len()];
-        for ((places, _), answer) in slots.iter().zip(answers) {
+        for ((places, _), answer) in groups.iter().zip(answers) {
             for (nth, place) in places.iter().enumerate() {
                 if let Some(verdict) = verdicts.get_mut(*place) {
                     let unexpected = || StoreError::unknown("the store gave a wrong number of verdicts");

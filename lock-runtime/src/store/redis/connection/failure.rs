@@ -189,6 +189,9 @@ pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreErro
                 }
             } else if passing {
                 StoreError::transient(readable(error))
+            } else if is_non_local(error) {
+                // The script may have been carried out in part.
+                StoreError::unknown(readable(error))
             } else if is_of_cluster(error) {
                 StoreError::permanent(format!("the server is a node of a cluster: {}", readable(error)))
                     .advise(OF_CLUSTER)
@@ -212,10 +215,18 @@ pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreErro
 /// keys of one command are on several.
 pub(super) fn is_of_cluster(error: &RedisError) -> bool {
     matches!(code(error), Some("CROSSSLOT" | "MOVED" | "ASK"))
-        || error.detail().is_some_and(|detail| {
-            let says = |what| detail.contains(what);
-            says("do not hash to the same slot") || says("non local key in a cluster")
-        })
+        || is_non_local(error)
+        || error
+            .detail()
+            .is_some_and(|detail| detail.contains("do not hash to the same slot"))
+}
+
+/// Returns `true` if a script has deleted a key of a slot that is on its way to another node, and
+/// has then asked for that key.
+fn is_non_local(error: &RedisError) -> bool {
+    error
+        .detail()
+        .is_some_and(|detail| detail.contains("non local key in a cluster"))
 }
 
 /// Returns `true` if the connection is of no further use. After an unreadable answer, later answers

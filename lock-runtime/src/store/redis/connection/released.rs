@@ -9,7 +9,9 @@ use crate::host::Moment;
 
 /// The time between the promotion of a server and the moment at which the store hears of it: the
 /// longest pause between two questions to a sentinel, and the time for an answer. A release that
-/// the former server answers in between is unknown to the new one.
+/// the former server answers in between is unknown to the new one. It counts back from the last
+/// release that was answered: a server that has died answers none, and the election of the next
+/// one may take longer than this.
 const UNHEARD_FOR: Duration = Duration::from_secs(15);
 /// The maximum number of releases. Older ones are forgotten: what they released ends with its lease.
 const MOST: usize = 50_000;
@@ -40,8 +42,9 @@ impl Released {
     /// Returns the releases that the present server may not know, as they are to be repeated.
     pub(super) fn unheard(&self, now: Moment) -> Unheard {
         let latest = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let last = latest.back().map_or(now, |(at, _)| *at);
         let unheard = latest.into_iter().rev();
-        let unheard = unheard.filter(|(at, _)| now.since(*at) <= UNHEARD_FOR);
+        let unheard = unheard.filter(|(at, _)| last.since(*at) <= UNHEARD_FOR);
         let unheard = unheard.map(|(at, release)| again(release, now.since(at)));
         let (places, releases) = unheard.partition(Release::is_of_a_place);
         Unheard { places, releases }
@@ -65,4 +68,33 @@ fn again(mut release: Release, after: Duration) -> Release {
     release.keep = release.keep.saturating_sub(after);
     release.leave_free = None;
     release
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn release(value: &str) -> Release {
+        Release {
+            lock: "lock".to_owned(),
+            queue: "queue".to_owned(),
+            value: value.to_owned(),
+            is_shared: false,
+            keep: 0,
+            member: String::new(),
+            leave_free: None,
+        }
+    }
+
+    #[test]
+    fn releases_of_the_last_time_that_a_server_answered_are_repeated_however_long_its_successor_took() {
+        let at = |seconds| Moment::from_nanos(0).after(Duration::from_secs(seconds));
+        let released = Released::default();
+        for (moment, value) in [(100, "a"), (110, "b"), (120, "c")] {
+            released.note(at(moment), release(value));
+        }
+        let unheard = released.unheard(at(180)).releases;
+        let values: Vec<&str> = unheard.iter().map(|release| &*release.value).collect();
+        assert_eq!(values, ["c", "b"]);
+    }
 }

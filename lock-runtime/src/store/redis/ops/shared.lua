@@ -125,8 +125,12 @@ local function take_out(held, value)
   count_down(held, class)
 end
 
--- Makes the key expire with the last lease.
+-- Makes the key expire with the last lease. Does not touch the key if it is gone: where a cluster
+-- moves the slot to another node, the script would fail.
 local function expire_with_last(held)
+  if held.counts and not next(held.counts) then
+    return
+  end
   local last = redis.call('ZRANGE', held.lock, -1, -1, 'WITHSCORES')[2]
   if last then
     redis.call('PEXPIRE', held.lock, math.max(last - held.now, 1))
