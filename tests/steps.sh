@@ -1,8 +1,9 @@
 # What ./tests/all and ./tests/explore have in common: steps that run cargo, add up what the tests say, and end in a summary.
 # To be sourced from the top folder, after `set -euo pipefail`.
 
-# The same packages and features in every call, or cargo would build the dependencies anew.
-workspace=(--workspace --all-features)
+# The same packages and features in every call, or cargo would build the dependencies anew. The benches depend on all the libraries that
+# they measure, and are built by ./tests/explore.
+workspace=(--workspace --exclude lock-benches --all-features)
 [ -z "${CI:-}" ] || workspace+=(--locked)
 
 logs=${CARGO_TARGET_DIR:-target}/test-logs
@@ -124,10 +125,11 @@ test_targets() { # server | once | explored
     ' tests/Cargo.toml
 }
 
-# Test targets of the other packages, which cargo finds in their tests/ folders by itself. Those that use the harness need a server.
+# Test targets of the other packages but the benches, which cargo finds in their tests/ folders by itself. Those that use the harness need
+# a server.
 other_targets() { # server | once
     local file kind
-    for file in lock-*/tests/*.rs examples/tests/*.rs benches/tests/*.rs tests/ui/compile.rs; do
+    for file in lock-*/tests/*.rs examples/tests/*.rs tests/ui/compile.rs; do
         [ -e "$file" ] || continue
         kind=once
         ! grep -q lock_tests "$file" || kind=server

@@ -3,7 +3,8 @@
 //! There is one engine and one [specification](specification::Lock), which the class of each value parametrizes. A test
 //! is a [`Kind`] of histories. A history that fails is made smaller, and shown with its seed:
 //!
-//! - `LOCK_MODEL_STEPS=100000` makes as many histories as have that number of steps.
+//! - The same few histories are made each time.
+//! - `LOCK_MODEL_STEPS=100000` makes as many fresh ones as have that number of steps.
 //! - `LOCK_MODEL_SEED=…` runs the one history of that seed.
 
 mod specification;
@@ -27,7 +28,7 @@ use crate::place::{Ask, Client, Place, STEP, Standing, is_about};
 /// How many steps a history has on average. Their number varies, so that a history that fails can lose steps.
 const STEPS: usize = 80;
 /// How many histories a test makes, unless `LOCK_MODEL_STEPS` says otherwise.
-const HISTORIES: usize = 40;
+const HISTORIES: u64 = 10;
 /// How long a history that fails is made smaller.
 const SHRINKING: Duration = Duration::from_secs(30);
 /// Stores, which stand for processes.
@@ -657,10 +658,13 @@ fn number<N: std::str::FromStr>(name: &str) -> Option<N> {
 }
 
 fn seeds() -> Vec<u64> {
-    let histories = number("LOCK_MODEL_STEPS").map_or(HISTORIES, |steps: usize| steps.div_ceil(STEPS));
-    number("LOCK_MODEL_SEED").map_or_else(
-        || (0..histories).map(|_| fastrand::u64(..)).collect(),
-        |seed| vec![seed],
+    if let Some(seed) = number("LOCK_MODEL_SEED") {
+        return vec![seed];
+    }
+    let fresh = number("LOCK_MODEL_STEPS").map(|steps: usize| steps.div_ceil(STEPS));
+    fresh.map_or_else(
+        || (0..HISTORIES).collect(),
+        |histories| (0..histories).map(|_| fastrand::u64(..)).collect(),
     )
 }
 
