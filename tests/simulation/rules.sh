@@ -97,3 +97,8 @@ plant failovers-not-heard lock-runtime/src/store/redis/sentinel/mod.rs \
 plant failed-connections-not-told lock-runtime/src/store/redis/connection/place.rs \
     'drop(whereabouts.ask_again()),' \
     'drop(whereabouts),'
+
+# A test on a real server cannot tell it from a machine that stands still; a scenario shows it as well.
+plant check-beyond-the-wait lock-runtime/src/acquire/mod.rs \
+    'held.tenure.check_answered(self.timer, budget)' \
+    'held.tenure.check_answered(self.timer, || budget().max(self.manager.response_timeout))'

@@ -1,0 +1,113 @@
+//! A server, the way to it, and processes.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use lock_runtime::{LockManager, LockManagerBuilder};
+use lock_simulation::network::Network;
+use lock_simulation::process::Process;
+use lock_simulation::server::Server;
+use lock_simulation::server::version::Version;
+use lock_simulation::servers::Servers;
+use lock_simulation::trace::Trace;
+use tokio::runtime::{Builder, RngSeed};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+#[path = "../../src/chance.rs"]
+mod chance;
+
+/// The time that each packet takes.
+pub const TRIP: Duration = Duration::from_millis(1);
+
+pub const fn ms(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
+pub struct World {
+    pub server: Server,
+    pub network: Network,
+    servers: Servers,
+    began: Instant,
+}
+
+/// A process with a manager, and one runtime. Dropping it does not end the process.
+pub struct Caller {
+    pub process: Process,
+    pub locks: LockManager,
+}
+
+/// Plays a scenario on a thread of its own, in virtual time, from the same random numbers each time.
+pub fn play<F>(scenario: impl FnOnce(World) -> F + Send + 'static)
+where
+    F: Future<Output = ()>,
+{
+    let played = std::thread::spawn(|| {
+        chance::seed(1);
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .rng_seed(RngSeed::from_bytes(&[1]))
+            .build()
+            .unwrap();
+        let play = async {
+            let server = Server::new(Version::Redis8, &Trace::new(false));
+            let servers = Servers::One(server.clone());
+            let network = Network::new(servers.places(), 1);
+            let began = Instant::now();
+            let world = World {
+                server,
+                network,
+                servers,
+                began,
+            };
+            scenario(world).await;
+        };
+        let played = catch_unwind(AssertUnwindSafe(|| runtime.block_on(play)));
+        if let Err(panic) = played {
+            // Dropping it ends tasks in the middle, and some of those begin anew.
+            std::mem::forget(runtime);
+            resume_unwind(panic);
+        }
+    });
+    if let Err(panic) = played.join() {
+        resume_unwind(panic);
+    }
+}
+
+impl World {
+    /// Starts a process, whose connections take [`TRIP`] in each direction.
+    pub fn process(&self, number: u32) -> Caller {
+        self.process_with(number, |builder| builder)
+    }
+
+    pub fn process_with(&self, number: u32, build: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder) -> Caller {
+        let process = Process::new(number, 0, 0.0, fastrand::Rng::with_seed(u64::from(number)));
+        self.network.change(number, |way| way.latency = (TRIP, TRIP));
+        let (network, home) = (self.network.clone(), process.clone());
+        let builder = LockManager::builder(&self.servers.url(number.try_into().unwrap(), 1))
+            .world(process.world())
+            .dial(move |info, config| network.clone().dial(home.clone(), info, config));
+        let locks = build(builder).build().unwrap();
+        Caller { process, locks }
+    }
+
+    /// Returns the time since the beginning.
+    pub fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Waits until this time after the beginning.
+    pub async fn at(&self, time: Duration) {
+        assert!(self.now() <= time, "{time:?} is over, it is {:?}", self.now());
+        sleep_until(self.began + time).await;
+    }
+}
+
+impl Caller {
+    /// Runs a task in the runtime of the process.
+    pub fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.process.spawn(0, task)
+    }
+}
