@@ -31,7 +31,7 @@ impl PriceList {
 }
 
 /// `fencing` takes the token together with the lock.
-#[distributed_lock(key = "prices", lease = "300ms", renew = false, fencing)]
+#[distributed_lock(key = "prices", lease = "2s", renew = false, fencing)]
 async fn set_price(prices: &PriceList, who: &str, price: u32, pause: Duration) -> Result<(), LockError> {
     let fence = match lock_runtime::current() {
         Some(lock) => lock.fencing_token().await?,
@@ -53,9 +53,9 @@ async fn main() -> Result<(), Failure> {
     let prices = Arc::new(PriceList::default());
     let sleeper = tokio::spawn({
         let prices = Arc::clone(&prices);
-        async move { set_price(&prices, "the paused one", 10, Duration::from_millis(900)).await }
+        async move { set_price(&prices, "the paused one", 10, Duration::from_secs(5)).await }
     });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     set_price(&prices, "the next one", 20, Duration::ZERO).await?;
     if let Err(error) = sleeper.await? {
         println!("the paused one is told: {error}");

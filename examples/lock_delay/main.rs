@@ -9,17 +9,17 @@ use lock_examples::{Failure, Timeline};
 use lock_runtime::{LockError, distributed_lock};
 use tokio::time::sleep;
 
-const STEP: Duration = Duration::from_millis(60);
+const STEP: Duration = Duration::from_millis(500);
 
 /// Its lease runs out: it is cancelled, and nobody enters for so much longer.
-#[distributed_lock(key = "example:turbine", lease = "200ms", renew = false, lock_delay = "300ms")]
+#[distributed_lock(key = "example:turbine", lease = "1500ms", renew = false, lock_delay = "1s")]
 async fn hang(timeline: &Timeline, who: &str) -> Result<(), LockError> {
     let _inside = timeline.enters(who);
     std::future::pending().await
 }
 
 /// It releases its lock: the next one enters at once.
-#[distributed_lock(key = "example:turbine", lock_delay = "300ms")]
+#[distributed_lock(key = "example:turbine", lock_delay = "1s")]
 async fn steer(timeline: &Timeline, who: &str) -> Result<(), LockError> {
     let _inside = timeline.enters(who);
     sleep(STEP).await;

@@ -15,8 +15,7 @@ const STEP: Duration = Duration::from_millis(100);
 /// Locks all items of the order, in whatever order they are named, and picks them at the same time.
 #[distributed_lock(
     keys = items.iter().map(|item| format!("example:item:{item}")),
-    lease = "500ms",
-    max_hold = "1s",
+    max_hold = "4s",
     on_lost = put_back
 )]
 async fn pick(items: Vec<u32>, pace: Duration) -> Result<usize, LockError> {

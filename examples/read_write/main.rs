@@ -9,7 +9,7 @@ use lock_examples::{Failure, Timeline};
 use lock_runtime::{LockError, distributed_lock};
 use tokio::time::sleep;
 
-const STEP: Duration = Duration::from_millis(100);
+const STEP: Duration = Duration::from_secs(1);
 
 /// Any number of quotes are made at the same time.
 #[distributed_lock(key = "example:prices", mode = read)]

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 /// `wait = 0`: nobody queues for a job. `on_busy = skip`: the others return at once. `at_least`: an instance whose clock is
 /// a little late must not find the lock free again because the job was quick.
-#[distributed_lock(key = "nightly-report", wait = 0, on_busy = skip, at_least = "400ms", manager = locks)]
+#[distributed_lock(key = "nightly-report", wait = 0, on_busy = skip, at_least = "2s", manager = locks)]
 async fn nightly_report(locks: &LockManager) -> Option<&'static str> {
     tokio::time::sleep(Duration::from_millis(20)).await;
     Some("report written")
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Failure> {
                     "{:>5} ms  tick {tick}, instance {instance}: {outcome}",
                     start.elapsed().as_millis()
                 );
-                tokio::time::sleep(Duration::from_millis(600)).await;
+                tokio::time::sleep(Duration::from_secs(3)).await;
             }
         });
     }

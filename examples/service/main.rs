@@ -42,7 +42,7 @@ impl Error for AccountError {}
 
 impl Accounts {
     /// The key takes the tenant from `self`, the account from the arguments.
-    #[distributed_lock(key = "account:<self.tenant>:<account>", lease = 5, wait = 2, manager = self.locks)]
+    #[distributed_lock(key = "account:<self.tenant>:<account>", lease = 10, wait = 10, manager = self.locks)]
     async fn withdraw(&self, account: u64, amount: i64) -> Result<i64, AccountError> {
         let balance = self.balance(account);
         // The bank takes its time; nobody else gets at the account meanwhile.

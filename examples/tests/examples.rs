@@ -111,11 +111,18 @@ fn nothing_is_oversold_while_slots_move_and_a_master_is_killed() {
     assert_eq!(exact.count(), 3, "{said}");
 }
 
+/// Runs an example on both stores at once and hands over what it said.
+fn on_both(program: &str, check: impl Fn(&str) + Sync) {
+    let server = Server::start();
+    std::thread::scope(|scope| {
+        scope.spawn(|| check(&run(program, None)));
+        check(&run(program, Some(&server)));
+    });
+}
+
 #[test]
 fn one_instance_runs_a_scheduled_job_and_the_others_skip_it() {
-    let server = Server::start();
-    for server in [None, Some(&server)] {
-        let said = run(env!("CARGO_BIN_EXE_scheduled"), server);
+    on_both(env!("CARGO_BIN_EXE_scheduled"), |said| {
         for tick in 1..=3 {
             let of_tick: Vec<_> = said
                 .lines()
@@ -125,7 +132,7 @@ fn one_instance_runs_a_scheduled_job_and_the_others_skip_it() {
             let written = of_tick.iter().filter(|line| line.ends_with("report written")).count();
             assert_eq!(written, 1, "{said}");
         }
-    }
+    });
 }
 
 #[test]
@@ -140,16 +147,14 @@ fn a_service_with_its_own_manager_never_overdraws_an_account() {
 
 #[test]
 fn the_store_of_record_refuses_a_former_holder() {
-    let server = Server::start();
-    for server in [None, Some(&server)] {
-        let said = run(env!("CARGO_BIN_EXE_fenced"), server);
+    on_both(env!("CARGO_BIN_EXE_fenced"), |said| {
         assert!(said.contains("the paused one is refused: its token"), "{said}");
         assert!(
             said.contains("the paused one is told: lock `prices` was lost"),
             "{said}"
         );
         assert!(said.trim_end().ends_with("the price is 20"), "{said}");
-    }
+    });
 }
 
 /// When a visit of a timeline began and ended, in ms.
@@ -166,14 +171,6 @@ fn inside(said: &str, who: &str) -> (u64, u64) {
 /// Whether two visits did not overlap.
 fn apart(one: (u64, u64), other: (u64, u64)) -> bool {
     one.1 <= other.0 || other.1 <= one.0
-}
-
-/// Runs an example on both stores and hands over what it said.
-fn on_both(program: &str, check: impl Fn(&str)) {
-    let server = Server::start();
-    for server in [None, Some(&server)] {
-        check(&run(program, server));
-    }
 }
 
 #[test]
@@ -256,7 +253,7 @@ fn after_a_lost_holder_nobody_enters_for_the_delay() {
     on_both(env!("CARGO_BIN_EXE_lock_delay"), |said| {
         let (lost, next) = (inside(said, "hangs"), inside(said, "next"));
         // Its time to live is lease and delay.
-        assert!(next.0 >= 500 && lost.1 < next.0, "{said}");
+        assert!(next.0 >= 2500 && lost.1 < next.0, "{said}");
         assert!(said.contains("its lease ran out"), "{said}");
     });
 }
@@ -266,7 +263,7 @@ fn an_order_is_picked_under_all_its_locks_and_put_back_if_they_are_lost() {
     on_both(env!("CARGO_BIN_EXE_order"), |said| {
         assert!(said.contains("picked 3 and 2"), "{said}");
         assert!(
-            said.contains("what was picked is put back: lock `example:item:3` was held for 1.0s"),
+            said.contains("what was picked is put back: lock `example:item:3` was held for "),
             "{said}"
         );
         assert!(
@@ -305,8 +302,8 @@ async fn post(address: String, path: &'static str, body: &'static str) -> String
 #[tokio::test]
 async fn two_web_servers_exclude_each_other_and_the_busy_one_says_when_to_retry() {
     let server = Server::start();
-    let (_one, first) = web(&server, "1500").await;
-    let (_two, second) = web(&server, "1500").await;
+    let (_one, first) = web(&server, "4000").await;
+    let (_two, second) = web(&server, "4000").await;
 
     // Both at once: one of them works on it, in whichever process, and the other is told to come back.
     let answers = tokio::join!(

@@ -8,7 +8,7 @@
 //! curl -X POST localhost:3000/orders/42/pay
 //! ```
 //!
-//! A second request for the same item while the first is being worked on gets `423 Locked` with `Retry-After`.
+//! A second payment of the same order while the first is being worked on gets `423 Locked` with `Retry-After`.
 //!
 //! `GET /ready` answers 200 while locks can be taken, and 503 otherwise, with the state of each server.
 //!
@@ -47,8 +47,8 @@ struct Reserved {
     total: u32,
 }
 
-/// Two requests for one item never work on it at the same time; the second waits for up to 200 ms.
-#[distributed_lock(key = "item:<item>", lease = 10, wait = "200ms")]
+/// Two requests for one item never work on it at the same time; the second waits for up to ten seconds.
+#[distributed_lock(key = "item:<item>", lease = 10, wait = 10)]
 async fn reserve(
     State(shop): State<Shop>,
     Path(item): Path<u64>,

@@ -101,10 +101,10 @@ async fn hangs(locks: &LockManager) {
     std::future::pending::<()>().await;
 }
 
-#[distributed_lock(key = "late", lease = 1, renew = false, on_lost = note, manager = locks)]
+#[distributed_lock(key = "late", lease = 3, renew = false, on_lost = note, manager = locks)]
 async fn late(locks: &LockManager) -> Result<(), LockError> {
     // Its one poll ends after the lease: it is not cancelled.
-    std::thread::sleep(Duration::from_millis(1_100));
+    std::thread::sleep(Duration::from_millis(3_100));
     Ok(())
 }
 
@@ -162,7 +162,7 @@ async fn a_body_that_ran_to_its_end_or_panicked_is_not_made_up_for() {
     let scope = LOG.scope(log.clone(), async move { panics(&locks_too, true).await });
     assert!(tokio::spawn(scope).await.unwrap_err().is_panic());
     let server = lock_tests::Server::start();
-    let on_server = LockManager::connect(&server.url()).await.unwrap();
+    let on_server = lock_tests::patient(LockManager::builder(&server.url())).await;
     let completed = LOG.scope(log.clone(), late(&on_server)).await.unwrap_err();
     assert!(
         matches!(completed, LockError::Lost { completed: true, .. }),

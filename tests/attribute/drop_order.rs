@@ -296,7 +296,7 @@ async fn arguments_of_an_async_trait_method_end_before_the_release() {
     assert_eq!(log.take(), ["acquire", "unnamed", "used", "release"]);
 }
 
-#[distributed_lock(key = "cancelled", manager = locks, lease = "50ms", renew = false)]
+#[distributed_lock(key = "cancelled", manager = locks, lease = "1s", renew = false)]
 async fn cancelled(locks: &LockManager, argument: Transaction) -> Shop<()> {
     let _local = argument.log.guard("local");
     std::future::pending().await

@@ -6,7 +6,7 @@ use lock_runtime::{LockError, LockManager, LockRequest};
 use lock_tests::{ClusterGroup, chain, eventually};
 use redis::Value;
 
-use crate::moving::{connected, slot_of};
+use crate::moving::{connected, patient, slot_of};
 
 /// Opens the move of a key's slot, and moves what is in it if told to. Returns the ports of the source and the target.
 async fn open(cluster: &ClusterGroup, key: &str, with_keys: bool) -> (u16, u16) {
@@ -29,14 +29,14 @@ async fn open(cluster: &ClusterGroup, key: &str, with_keys: bool) -> (u16, u16) 
 fn simple(locks: &LockManager) -> [(&'static str, LockRequest); 2] {
     [
         ("exclusive", locks.lock("exclusive")),
-        ("passing", locks.lock("passing").wait(Duration::from_secs(1))),
+        ("passing", locks.lock("passing").wait(Duration::from_secs(10))),
     ]
 }
 
 #[tokio::test]
 async fn an_exclusive_lock_is_taken_kept_and_released_on_either_side() {
     let cluster = ClusterGroup::start_steady().await;
-    let (locks, others) = (connected(&cluster).await, connected(&cluster).await);
+    let (locks, others) = (patient(&cluster).await, patient(&cluster).await);
     for with_keys in [false, true] {
         for (key, request) in simple(&locks) {
             let held = locks.lock(key).acquire().await.unwrap();
@@ -62,7 +62,7 @@ async fn an_exclusive_lock_is_taken_kept_and_released_on_either_side() {
 #[tokio::test]
 async fn locks_of_every_mode_are_kept_and_released_while_their_slots_are_half_moved() {
     let cluster = ClusterGroup::start_steady().await;
-    let locks = connected(&cluster).await;
+    let locks = patient(&cluster).await;
     let requests = || {
         [
             ("fenced", locks.lock("fenced").fencing()),
@@ -74,12 +74,16 @@ async fn locks_of_every_mode_are_kept_and_released_while_their_slots_are_half_mo
             ("kept", locks.lock("kept").at_least(Duration::from_millis(300))),
         ]
     };
+    let mut all = Vec::new();
     for (key, request) in requests() {
-        let short = Duration::from_millis(600);
-        let held = request.lease(short).acquire().await.unwrap();
+        let held = request.lease(Duration::from_secs(6)).acquire().await.unwrap();
         let (from, to) = open(&cluster, key, true).await;
-        // Long enough for renewals.
-        tokio::time::sleep(2 * short).await;
+        let renewals = held.handle().renewals();
+        all.push((key, held, renewals, from, to));
+    }
+    for (key, held, before, from, to) in all {
+        let (what, renewals) = (format!("a renewal of `{key}`"), held.handle().clone());
+        eventually(&what, || async { renewals.renewals() > before }).await;
         held.verify().await.unwrap_or_else(|error| panic!("{key}: {error}"));
         held.release().await.unwrap_or_else(|error| panic!("{key}: {error}"));
         cluster.close_move(slot_of(&cluster, key), from, to).await;
@@ -98,7 +102,7 @@ async fn locks_of_every_mode_are_kept_and_released_while_their_slots_are_half_mo
 #[tokio::test]
 async fn whoever_waits_goes_on_waiting_at_the_node_that_has_got_the_slot() {
     let cluster = ClusterGroup::start_steady().await;
-    let (locks, others) = (connected(&cluster).await, connected(&cluster).await);
+    let (locks, others) = (patient(&cluster).await, connected(&cluster).await);
     let held = locks.lock("stock").acquire().await.unwrap();
     let (whole, queue) = ("dist_lock:stock", "dist_lock:%lock-queue:{dist_lock:stock}");
     let source = cluster.owner(slot_of(&cluster, "stock")).await;
@@ -133,17 +137,10 @@ async fn whoever_waits_goes_on_waiting_at_the_node_that_has_got_the_slot() {
 #[tokio::test]
 async fn a_call_that_gives_up_while_its_lock_and_its_queue_are_apart_leaves_no_place() {
     let cluster = ClusterGroup::start_steady().await;
-    let (locks, others) = (connected(&cluster).await, connected(&cluster).await);
-    let wait = Duration::from_secs(2);
-    for (key, queue, held, waiting) in [
-        ("alone", "queue", locks.lock("alone"), others.lock("alone").fair()),
-        (
-            "shared",
-            "shared",
-            locks.lock("shared").write(),
-            others.lock("shared").read(),
-        ),
-    ] {
+    let (locks, others) = (patient(&cluster).await, connected(&cluster).await);
+    // Until then the slot is on its way, and the call has heard of it.
+    let wait = Duration::from_secs(10);
+    let leaves_none = async |key, queue, held: LockRequest, waiting: LockRequest| {
         let held = held.acquire().await.unwrap();
         let whole = format!("dist_lock:{key}");
         let queue = format!("dist_lock:%lock-{queue}:{{{whole}}}");
@@ -156,9 +153,10 @@ async fn a_call_that_gives_up_while_its_lock_and_its_queue_are_apart_leaves_no_p
         };
         let source = cluster.server(from);
         source.cmd(&["MIGRATE", "127.0.0.1", &to.to_string(), &whole, "0", "5000"]);
+        // It does not go by itself. An empty queue is gone, and looked for at the target.
+        let _ = source.try_cmd(&["PERSIST", &queue]);
         let refused = chain(&waiting.await.unwrap().unwrap_err());
         assert!(refused.contains("on its way to another node"), "{refused}");
-        // It does not go by itself. An empty queue is gone, and looked for at the target.
         let _ = source.try_cmd(&["PERSIST", &queue]);
         eventually("the place to be given back", || async {
             let places = source.try_cmd(&["ZCOUNT", &queue, "1", "+inf"]);
@@ -167,18 +165,23 @@ async fn a_call_that_gives_up_while_its_lock_and_its_queue_are_apart_leaves_no_p
         .await;
         cluster.close_move(slot_of(&cluster, key), from, to).await;
         held.release().await.unwrap();
-    }
+    };
+    let (write, read) = (locks.lock("shared").write(), others.lock("shared").read());
+    tokio::join!(
+        leaves_none("alone", "queue", locks.lock("alone"), others.lock("alone").fair()),
+        leaves_none("shared", "shared", write, read),
+    );
 }
 
 /// Keys that are nowhere yet make the target ask to try again, if a command has several of them.
 #[tokio::test]
 async fn a_call_for_several_keys_tells_which_slot_it_has_waited_for() {
     let cluster = ClusterGroup::start_steady().await;
-    let locks = connected(&cluster).await;
+    let locks = patient(&cluster).await;
     let keys = ["stock", "orders", "users"];
     for key in keys {
         let (from, to) = open(&cluster, key, false).await;
-        let several = locks.lock_all(keys).wait(Duration::from_secs(1));
+        let several = locks.lock_all(keys).wait(Duration::from_secs(3));
         let refused = chain(&several.acquire().await.unwrap_err());
         let slot = slot_of(&cluster, key);
         let told = format!("slot {slot} of the cluster is on its way to another node");

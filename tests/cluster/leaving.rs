@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_tests::{ClusterGroup, Server, eventually};
 
-use crate::moving::{connected, slot_of};
+use crate::moving::{connected, patient, slot_of};
 
 /// The slots of the node that leaves.
 const SLOTS: u16 = 16;
@@ -26,7 +26,7 @@ async fn a_node_whose_slots_are_all_given_away_is_left_and_used_again_when_it_ha
         panic!("no masters");
     };
     let of_the_test = connections(leaving);
-    let locks = connected(&cluster).await;
+    let locks = patient(&cluster).await;
     let keys = (0..).map(|number| format!("stock:{number}"));
     let mut keyed = keys.map(|key| (slot_of(&cluster, &key), key));
     let (slot, key) = keyed.find(|(slot, _)| *slot < SLOTS).unwrap();

@@ -2,20 +2,29 @@
 
 use std::time::Duration;
 
-use lock_runtime::{KeyProblem, LockError, LockManager, ServerRole, ServerState};
+use lock_runtime::{ConfigError, KeyProblem, LockError, LockManager, ServerRole, ServerState};
 use lock_tests::{ClusterGroup, Server, chain, eventually};
 
-use crate::moving::connected;
+use crate::moving::patient;
 
 fn builder(url: &str) -> lock_runtime::LockManagerBuilder {
-    LockManager::builder(url).connect_timeout(Duration::from_secs(1))
+    let answer = Duration::from_secs(10);
+    LockManager::builder(url)
+        .connect_timeout(answer)
+        .response_timeout(answer)
+}
+
+async fn connect(url: &str) -> Result<LockManager, ConfigError> {
+    let locks = builder(url).build()?;
+    locks.check_connection().await?;
+    Ok(locks)
 }
 
 #[tokio::test]
 async fn a_single_server_in_the_place_of_a_cluster_is_told_and_the_reverse() {
     let server = Server::start();
     let url = server.url().replace("redis://", "redis+cluster://");
-    let said = chain(&LockManager::connect(&url).await.unwrap_err());
+    let said = chain(&connect(&url).await.unwrap_err());
     assert!(
         said.contains("cluster support disabled") && said.contains("give the URL of a single server"),
         "{said}"
@@ -23,7 +32,7 @@ async fn a_single_server_in_the_place_of_a_cluster_is_told_and_the_reverse() {
 
     let cluster = ClusterGroup::start().await;
     let url = format!("redis://127.0.0.1:{}", cluster.ports()[0]);
-    let said = chain(&LockManager::connect(&url).await.unwrap_err());
+    let said = chain(&connect(&url).await.unwrap_err());
     assert!(
         said.contains("is a node of a cluster") && said.contains("redis+cluster://"),
         "{said}"
@@ -36,7 +45,7 @@ async fn one_node_that_answers_is_enough_and_none_is_told() {
     let [.., replica] = cluster.ports();
     // Nothing listens at the first one.
     let url = format!("redis+cluster://127.0.0.1:1,127.0.0.1:{replica}");
-    let locks = LockManager::connect(&url).await.unwrap();
+    let locks = connect(&url).await.unwrap();
     for number in 0..20 {
         locks
             .lock(format!("stock:{number}"))
@@ -55,7 +64,7 @@ async fn one_node_that_answers_is_enough_and_none_is_told() {
     assert_eq!((row.role, row.state), (ServerRole::Cluster, ServerState::Unused));
     let refused = locks
         .lock("stock")
-        .wait(Duration::from_millis(500))
+        .wait(Duration::from_secs(3))
         .acquire()
         .await
         .unwrap_err();
@@ -75,7 +84,7 @@ async fn one_node_that_answers_is_enough_and_none_is_told() {
 #[tokio::test]
 async fn a_key_whose_queue_would_be_elsewhere_is_refused() {
     let cluster = ClusterGroup::start().await;
-    let locks = connected(&cluster).await;
+    let locks = patient(&cluster).await;
     for key in ["a}b", "x{}y", "}"] {
         let refused = locks.lock(key).acquire().await.unwrap_err();
         assert!(
@@ -117,7 +126,7 @@ async fn a_key_whose_queue_would_be_elsewhere_is_refused() {
 #[tokio::test]
 async fn slots_that_no_node_has_are_told_and_the_others_work() {
     let cluster = ClusterGroup::start().await;
-    let locks = connected(&cluster).await;
+    let locks = patient(&cluster).await;
     assert_eq!(locks.check_setup().await.unwrap(), [""; 0]);
     // That of `dist_lock:{b}`.
     let slot = "3300";
@@ -126,7 +135,8 @@ async fn slots_that_no_node_has_are_told_and_the_others_work() {
             cluster.server(port).cmd(&["CLUSTER", "DELSLOTS", slot]);
         }
     }
-    let call = || locks.lock("{b}").wait(Duration::from_millis(200)).acquire();
+    let call_within = |wait| locks.lock("{b}").wait(wait).acquire();
+    let call = || call_within(Duration::from_millis(200));
     eventually("the call to fail", || async { call().await.is_err() }).await;
     // Nodes hear of it one after the other, and each call that fails has some of them asked again.
     eventually("the slot to be told", || async {
@@ -135,7 +145,8 @@ async fn slots_that_no_node_has_are_told_and_the_others_work() {
         advice.iter().any(|advice| advice.contains("no node has them: 3300;"))
     })
     .await;
-    let said = chain(&call().await.unwrap_err());
+    // Long enough for an answer.
+    let said = chain(&call_within(Duration::from_secs(5)).await.unwrap_err());
     assert!(said.contains("slot 3300") || said.contains("CLUSTERDOWN"), "{said}");
     locks.lock("foo").acquire().await.unwrap().release().await.unwrap();
 }

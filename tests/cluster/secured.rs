@@ -1,6 +1,7 @@
 //! A cluster that serves TLS only, and the permissions of the user.
 
 use std::fs;
+use std::time::Duration;
 
 use lock_runtime::{LockManager, LockManagerBuilder};
 use lock_tests::certificates::Certificate;
@@ -12,6 +13,8 @@ fn builder(url: &str) -> LockManagerBuilder {
     LockManager::builder(url)
         .default_lease(PATIENCE * 2)
         .default_wait(PATIENCE)
+        .connect_timeout(Duration::from_secs(5))
+        .response_timeout(Duration::from_secs(10))
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use lock_tests::ClusterGroup;
 
-use crate::moving::{connected, slot_of};
+use crate::moving::{patient, slot_of};
 
 /// The key of the counter of a lock's slot.
 fn counter(cluster: &ClusterGroup, key: &str) -> String {
@@ -14,7 +14,7 @@ fn counter(cluster: &ClusterGroup, key: &str) -> String {
 #[tokio::test]
 async fn a_token_for_several_slots_is_between_those_before_and_after_it_in_each() {
     let cluster = ClusterGroup::start().await;
-    let locks = connected(&cluster).await;
+    let locks = patient(&cluster).await;
     let take = async |keys: &[&str], is_with_lock: bool| {
         let request = locks.lock_all(keys.to_vec());
         let request = if is_with_lock { request.fencing() } else { request };

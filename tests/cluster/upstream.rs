@@ -46,7 +46,7 @@ async fn answers_go_to_other_commands_after_an_unasked_end_of_a_sharded_subscrip
                     let mut echo = redis::cmd("ECHO");
                     let echo = echo.arg(number).query_async::<String>(&mut listening);
                     // The last one of all gets no answer.
-                    match tokio::time::timeout(Duration::from_secs(2), echo).await {
+                    match tokio::time::timeout(Duration::from_secs(5), echo).await {
                         Ok(Ok(answer)) if answer == number.to_string() => {
                             answered[asker].fetch_add(1, Ordering::Relaxed);
                         }

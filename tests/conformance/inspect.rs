@@ -10,7 +10,7 @@ use lock_runtime::store::{
     AcquireRequest, Attempt, Fence, LockMode, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
 };
 use lock_runtime::{FencingToken, LockError, LockManager, LostReason};
-use lock_tests::{Proxy, Server, eventually};
+use lock_tests::{Proxy, Server, eventually, patient};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -81,19 +81,19 @@ fn patterns_mean_the_same_in_memory_as_on_a_server() {
 }
 
 async fn connected(server: &Server) -> LockManager {
-    LockManager::connect(&server.url()).await.unwrap()
+    patient(LockManager::builder(&server.url())).await
 }
 
 #[tokio::test]
 async fn a_manager_knows_keys_without_their_prefix_and_reads_the_prefix_as_it_is() {
     let server = Server::start();
-    let of = |prefix: &str| LockManager::builder(&server.url()).prefix(prefix).build().unwrap();
-    let (odd, other) = (of("a*[b]?\\:"), of("axb?:"));
+    let of = async |prefix: &str| patient(LockManager::builder(&server.url()).prefix(prefix)).await;
+    let (odd, other) = (of("a*[b]?\\:").await, of("axb?:").await);
     let _guards = [
         odd.lock("1").acquire().await.unwrap(),
         odd.lock("2").acquire().await.unwrap(),
         other.lock("3").acquire().await.unwrap(),
-        of("aXb?\\:").lock("4").acquire().await.unwrap(),
+        of("aXb?\\:").await.lock("4").acquire().await.unwrap(),
     ];
     let keys = async |locks: &LockManager, pattern: &str| {
         let found = locks.list(pattern).await.unwrap();
@@ -266,7 +266,7 @@ async fn a_lock_is_looked_at_in_one_step_and_many_in_few() {
     for nth in 0..450 {
         server.cmd(&["SET", &format!("dist_lock:{nth}"), TOKEN, "PX", "60000"]);
     }
-    let watched = LockManager::connect(&proxy.url()).await.unwrap();
+    let watched = patient(LockManager::builder(&proxy.url())).await;
     // The server knows the script from here on.
     assert!(locks.inspect("7").await.unwrap().is_some());
     let mark = proxy.mark();

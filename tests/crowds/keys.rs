@@ -13,7 +13,7 @@ async fn ten_thousand_keys_of_one_call_are_renewed() {
     let server = Server::start();
     let locks = patient(LockManager::builder(&server.url())).await;
     let keys = (0..10_000).map(|number| format!("key:{number}"));
-    let request = locks.lock_all(keys).lease(Duration::from_secs(6)).wait(PATIENCE);
+    let request = locks.lock_all(keys).lease(Duration::from_secs(12)).wait(PATIENCE);
     let guard = request.acquire().await.unwrap();
     eventually("a renewal of all keys", || async { guard.handle().renewals() > 0 }).await;
     guard.release().await.unwrap();

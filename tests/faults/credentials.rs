@@ -10,7 +10,11 @@ use lock_tests::{PATIENCE, Server, chain, eventually};
 use redis::IntoConnectionInfo;
 
 fn without_password(server: &Server) -> LockManagerBuilder {
-    LockManager::builder(&format!("redis://{}", server.addr())).default_wait(PATIENCE)
+    patient(LockManager::builder(&format!("redis://{}", server.addr()))).default_wait(PATIENCE)
+}
+
+fn patient(locks: LockManagerBuilder) -> LockManagerBuilder {
+    locks.connect_timeout(PATIENCE).response_timeout(PATIENCE)
 }
 
 async fn takes_a_lock(locks: &LockManager) -> bool {
@@ -101,7 +105,7 @@ async fn a_function_that_panics_is_asked_again() {
 async fn the_function_may_name_another_user_than_the_url() {
     let server = Server::start();
     server.cmd(&["ACL", "SETUSER", "app", "on", ">s3cret", "~*", "&*", "+@all"]);
-    let locks = LockManager::builder(&format!("redis://nobody:wr0ng@{}", server.addr()))
+    let locks = patient(LockManager::builder(&format!("redis://nobody:wr0ng@{}", server.addr())))
         .credentials(|_| async { Ok::<_, io::Error>(Credentials::new("app", "s3cret")) })
         .build()
         .unwrap();
@@ -138,7 +142,7 @@ async fn a_server_can_be_given_as_connection_info() {
     let info = format!("redis://:first@{}/1", server.addr())
         .into_connection_info()
         .unwrap();
-    let locks = LockManager::builder_for(info).build().unwrap();
+    let locks = patient(LockManager::builder_for(info)).build().unwrap();
     let guard = locks.lock("stock:7").acquire().await.unwrap();
     let keys: i64 = server.ask(&["DBSIZE"]);
     assert_eq!(keys, 0, "the lock is in the database 1");
@@ -148,7 +152,7 @@ async fn a_server_can_be_given_as_connection_info() {
     let wrong = format!("redis://:wr0ng@{}", server.addr())
         .into_connection_info()
         .unwrap();
-    let error = LockManager::builder_for(wrong)
+    let error = patient(LockManager::builder_for(wrong))
         .build()
         .unwrap()
         .check_connection()
@@ -172,10 +176,11 @@ async fn a_password_file_that_does_not_answer_takes_one_thread_however_often_it_
     std::fs::hard_link(&file, &writer).unwrap();
     let locks = without_password(&server)
         .password_file(&file)
-        .connect_timeout(Duration::from_millis(50))
+        // The log-in in the end must be done within it, too.
+        .connect_timeout(Duration::from_secs(1))
         .build()
         .unwrap();
-    for _ in 0..20 {
+    for _ in 0..5 {
         let failed = locks.check_connection().await;
         assert!(failed.is_err_and(|error| error.is_retryable()));
     }

@@ -1,9 +1,16 @@
 //! What a manager tells of its servers while they fail and come back (`docs/operations.md`, "Health").
 
+use std::time::Duration;
+
 use lock_runtime::{Health, HealthChanges, LockManager, ServerRole, ServerState};
 use lock_tests::{PATIENCE, Server, eventually};
 
-use crate::stage::hurried;
+use crate::stage::{answered_within, builder};
+
+/// A server is asked when nothing was heard of it for three quarters of the response time-out.
+async fn connected(server: &Server) -> LockManager {
+    answered_within(&server.url(), Duration::from_secs(2)).await
+}
 
 async fn until(changes: &mut HealthChanges, state: ServerState) -> Health {
     let told = async {
@@ -23,7 +30,7 @@ async fn until(changes: &mut HealthChanges, state: ServerState) -> Health {
 #[tokio::test]
 async fn the_loss_of_a_server_and_its_return_are_told_without_any_call() {
     let server = Server::start();
-    let locks = hurried(&server.url()).await;
+    let locks = connected(&server).await;
     let mut changes = locks.health_changes();
     let health = until(&mut changes, ServerState::Connected).await;
     assert!(health.is_ready() && locks.health().is_ready());
@@ -57,7 +64,7 @@ async fn the_loss_of_a_server_and_its_return_are_told_without_any_call() {
 #[tokio::test]
 async fn a_server_that_has_become_a_replica_is_not_ready() {
     let (server, master) = (Server::start(), Server::start());
-    let locks = hurried(&server.url()).await;
+    let locks = connected(&server).await;
     let mut changes = locks.health_changes();
     assert!(until(&mut changes, ServerState::Connected).await.is_ready());
     server.cmd(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
@@ -80,7 +87,7 @@ async fn a_server_that_has_become_a_replica_is_not_ready() {
 #[tokio::test]
 async fn a_runtime_that_nobody_drives_does_not_hide_the_state_of_the_server() {
     let server = Server::start();
-    let locks = hurried(&server.url()).await;
+    let locks = connected(&server).await;
     let other = {
         let locks = locks.clone();
         let call = move || {
@@ -106,7 +113,7 @@ async fn a_runtime_that_nobody_drives_does_not_hide_the_state_of_the_server() {
 #[tokio::test]
 async fn a_server_that_was_never_asked_is_not_ready_and_memory_is() {
     let server = Server::start();
-    let locks = LockManager::builder(&server.url()).build().unwrap();
+    let locks = builder(&server.url()).build().unwrap();
     assert_eq!(locks.health().servers[0].state, ServerState::Unused);
     assert!(!locks.health().is_ready());
     locks.check_connection().await.unwrap();

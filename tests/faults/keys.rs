@@ -12,7 +12,7 @@ use lock_tests::{PATIENCE, Proxy, Server, chain};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-use crate::stage::{LONG, cancelled, connected, gone, hurried, lost, stored};
+use crate::stage::{LEASE, LONG, builder, cancelled, connected, gone, hurried, lost, stored};
 
 fn is_invalid_lease<T>(ended: &Result<T, LockError>) -> bool {
     matches!(ended, Err(LockError::InvalidLease { .. }))
@@ -130,7 +130,7 @@ async fn no_setting_overflows() {
         Duration::MAX,
     ] {
         let builder = || {
-            LockManager::builder(&server.url())
+            builder(&server.url())
                 .backoff(Backoff::new(span, span))
                 .default_wait(span.max(PATIENCE))
                 .shutdown_grace(span)
@@ -382,7 +382,7 @@ async fn a_foreign_key_without_expiry_is_busy_and_is_left_alone() {
     let locks = connected(&server.url()).await;
     server.cmd(&["SET", &stored("foreign"), "somebody"]);
     for request in [locks.lock("foreign"), locks.lock("foreign").fencing()] {
-        let error = request.wait(Duration::from_millis(300)).acquire().await.unwrap_err();
+        let error = request.wait(Duration::from_secs(3)).acquire().await.unwrap_err();
         let LockError::Busy {
             holder: Some(holder),
             retry_after: None,
@@ -402,7 +402,7 @@ async fn a_foreign_key_without_expiry_is_busy_and_is_left_alone() {
 async fn a_lock_overwritten_without_expiry_is_lost_and_the_foreign_key_is_left_alone() {
     let server = Server::start();
     let locks = connected(&server.url()).await;
-    let call = locks.lock("overwritten").lease(Duration::from_secs(3)).run(async {
+    let call = locks.lock("overwritten").lease(LEASE).run(async {
         server.cmd(&["SET", &stored("overwritten"), "somebody"]);
         std::future::pending::<()>().await;
     });
@@ -429,12 +429,7 @@ async fn a_lock_overwritten_without_expiry_is_lost_and_the_foreign_key_is_left_a
 async fn a_lock_of_ours_without_expiry_is_repaired_by_its_renewal() {
     let server = Server::start();
     let locks = connected(&server.url()).await;
-    let guard = locks
-        .lock("persisted")
-        .lease(Duration::from_secs(3))
-        .acquire()
-        .await
-        .unwrap();
+    let guard = locks.lock("persisted").lease(LEASE).acquire().await.unwrap();
     server.cmd(&["PERSIST", &stored("persisted")]);
     lock_tests::eventually("a renewal", || async { guard.handle().renewals() > 0 }).await;
     assert!(server.time_left(&stored("persisted")).is_some());

@@ -63,7 +63,8 @@ impl Lost {
             "polled {late:?} after the deadline"
         );
         let late = self.known.calm_since(self.deadline);
-        assert!(late < Duration::from_secs(1), "known only {late:?} after the deadline");
+        // Nothing else would end it before the answers come back.
+        assert!(late < Duration::from_secs(10), "known only {late:?} after the deadline");
         assert!(
             self.known >= self.deadline,
             "lost {:?} too soon",
@@ -81,7 +82,7 @@ async fn a_deleted_key_cancels_the_body_long_before_its_renewal() {
     })
     .await;
     assert_eq!(deleted.reason, LostReason::Deleted);
-    assert!(deleted.known.since(deleted.caused) < Duration::from_secs(5));
+    assert!(deleted.known.since(deleted.caused) < LONG / 6);
     assert_eq!(locks.stats().lost_deleted, 1);
 }
 
@@ -119,7 +120,7 @@ async fn an_overwritten_key_cancels_the_body_long_before_its_renewal() {
     })
     .await;
     assert_eq!(taken.reason, LostReason::Taken);
-    assert!(taken.known.since(taken.caused) < Duration::from_secs(5));
+    assert!(taken.known.since(taken.caused) < LONG / 6);
     assert_eq!(
         server.value(&stored("taken")).as_deref(),
         Some("another"),
@@ -225,7 +226,7 @@ async fn a_flapping_network_costs_no_lock() {
     let locks = connected_by(&proxy.url(), &clock).await;
     let call = locks.lock("flapping").lease(LONG).run(async {
         let lock = current().unwrap();
-        let mut renewals = u32::MAX;
+        let (mut renewals, mut up) = (u32::MAX, Duration::from_millis(120));
         while lock.renewals() < 2 {
             if renewals != lock.renewals() {
                 renewals = lock.renewals();
@@ -235,7 +236,9 @@ async fn a_flapping_network_costs_no_lock() {
             proxy.cut(Close::Reset);
             tokio::time::sleep(Duration::from_millis(60)).await;
             proxy.refuse(false);
-            tokio::time::sleep(Duration::from_millis(120)).await;
+            tokio::time::sleep(up).await;
+            // A busy machine needs longer to connect.
+            up = up * 11 / 10;
         }
     });
     call.await.expect("the lock was held throughout");

@@ -4,12 +4,13 @@
 
 use std::time::Duration;
 
-use lock_runtime::{Backoff, LockError};
+use lock_runtime::{Backoff, LockError, LockManager};
 use lock_tests::proxy::Close;
 use lock_tests::{Action, PATIENCE, Proxy, Server, cases, eventually};
 
 use crate::stage::{
-    ANSWER, JumpingClock, LONG, acquires, builder, connected, connected_by, gone, hurried, releases, stored,
+    ANSWER, JumpingClock, LONG, acquires, answered_within, builder, connected, connected_by, gone, hurried, releases,
+    stored,
 };
 
 /// Takes a lock while the first attempt meets `fault`, which must end in the lock being held, and then given back.
@@ -29,16 +30,33 @@ async fn held_in_spite_of(fault: Action) {
     assert!(guard.is_held() && server.exists(&stored("faulty")));
     // Whatever cleans up after the first attempt must leave the second one's lock alone.
     tokio::time::sleep(ANSWER * 3).await;
-    guard.verify().await.expect("the lock is held");
-    guard.release().await.unwrap();
+    // The manager is a hurried one, which a busy machine answers too late now and then.
+    eventually("the lock to be known as held", || async {
+        match guard.verify().await {
+            Ok(_) => true,
+            Err(LockError::Store { .. }) => false,
+            Err(error) => panic!("{error:?}"),
+        }
+    })
+    .await;
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Ok(()) | Err(LockError::Store { .. })),
+        "{released:?}"
+    );
     gone(&server, "faulty").await;
+}
+
+/// A connected manager for requests that must have been sent by the time that their answer is given up.
+async fn soon_answered(url: &str) -> LockManager {
+    answered_within(url, Duration::from_secs(2)).await
 }
 
 /// Takes a lock by a single attempt that meets `fault`. The caller cannot know the outcome, and nothing may stay behind.
 async fn nothing_left_after(fault: Action) {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = hurried(&proxy.url()).await;
+    let locks = soon_answered(&proxy.url()).await;
     let hit = proxy.on_next(acquires("faulty", LONG), fault);
     let refused = locks.lock("faulty").lease(LONG).wait(Duration::ZERO).acquire().await;
     assert!(matches!(refused, Err(LockError::Store { .. })), "{refused:?}");
@@ -85,7 +103,7 @@ async fn a_lock_whose_reply_was_lost_is_released_when_its_caller_gave_up() {
 async fn a_request_delivered_after_its_caller_gave_up_takes_no_lock() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = hurried(&proxy.url()).await;
+    let locks = soon_answered(&proxy.url()).await;
     // The client's connection is closed, and its request arrives later all the same.
     let hit = proxy.on_next(acquires("late", LONG), Action::HoldThenClose(Close::Fin));
     let refused = locks.lock("late").lease(LONG).wait(Duration::ZERO).acquire().await;
@@ -119,7 +137,8 @@ async fn a_request_delivered_after_its_caller_gave_up_takes_no_lock() {
 #[tokio::test]
 async fn a_server_that_wakes_after_the_caller_gave_up_keeps_no_lock() {
     let server = Server::start();
-    let locks = hurried(&server.url()).await;
+    let locks = soon_answered(&server.url()).await;
+    let others = connected(&server.url()).await;
     server.pause();
     let mut calls = tokio::task::JoinSet::new();
     for number in 0..10 {
@@ -138,7 +157,7 @@ async fn a_server_that_wakes_after_the_caller_gave_up_keeps_no_lock() {
     for number in 0..10 {
         gone(&server, &format!("frozen:{number}")).await;
         // The server has answered since it woke; had it not yet executed the acquire, the key would come back.
-        locks
+        others
             .lock(format!("frozen:{number}"))
             .wait(PATIENCE)
             .acquire()
@@ -179,30 +198,32 @@ async fn a_busy_call_sends_no_last_attempt_that_it_cannot_wait_for() {
     let day = Duration::from_secs(86_400);
     let locks = builder(&proxy.url()).backoff(Backoff::new(day, day)).build().unwrap();
     locks.check_connection().await.unwrap();
-    server.cmd(&["SET", &stored("busy"), "another"]);
-    for fencing in [false, true] {
-        let mark = proxy.mark();
-        for _ in 0..3 {
-            let request = locks.lock("busy").lease(LONG).wait(Duration::from_millis(200));
-            let request = if fencing { request.fencing() } else { request };
-            let busy = request.acquire().await;
-            assert!(busy.as_ref().is_err_and(LockError::is_busy), "{busy:?}");
-        }
-        // What they had sent, or were still to send in the background, comes before this.
-        locks
-            .lock("other")
-            .lease(LONG)
-            .acquire()
-            .await
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
-        let sent: Vec<_> = proxy.commands()[mark..]
+    for key in ["busy", "fenced"] {
+        server.cmd(&["SET", &stored(key), "another"]);
+    }
+    // Long enough for the first answer.
+    let request = |key: &str| locks.lock(key).lease(LONG).wait(Duration::from_secs(3));
+    let (busy, fenced) = tokio::join!(request("busy").acquire(), request("fenced").fencing().acquire());
+    for busy in [busy, fenced] {
+        assert!(busy.as_ref().is_err_and(LockError::is_busy), "{busy:?}");
+    }
+    // What they had sent, or were still to send in the background, comes before this.
+    locks
+        .lock("other")
+        .lease(LONG)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    for key in ["busy", "fenced"] {
+        let sent: Vec<_> = proxy
+            .commands()
             .iter()
-            .filter(|command| acquires("busy", LONG)(command))
+            .filter(|command| acquires(key, LONG)(command))
             .map(ToString::to_string)
             .collect();
-        assert_eq!(sent.len(), 3, "one attempt each: {sent:#?}");
+        assert_eq!(sent.len(), 1, "one attempt each: {sent:#?}");
     }
 }

@@ -37,7 +37,7 @@ async fn group() -> (Server, [Server; 2]) {
 /// A connected manager. Replicas that go on answer in time on a machine that does other work, too, and those that are stopped are not
 /// waited for until the end of a test.
 async fn limited(url: &str) -> LockManager {
-    answered_within(url, Duration::from_secs(2)).await
+    answered_within(url, Duration::from_secs(5)).await
 }
 
 /// Returns `true` if each replica has the lock.
@@ -168,7 +168,7 @@ async fn a_lock_that_expires_before_replicas_have_it_is_lost_and_no_guard_is_ret
     let builder = LockManager::builder(&master.url()).response_timeout(PATIENCE);
     let locks = builder.min_replicas(2).build().unwrap();
     replicas[1].pause();
-    let lease = Duration::from_millis(500);
+    let lease = Duration::from_secs(4);
     let call = locks.lock("short").lease(lease).renew(false).acquire();
     let resume = async {
         eventually("the lock at the first replica", || async {
@@ -286,7 +286,9 @@ async fn a_call_that_is_polled_no_more_while_it_waits_for_replicas_holds_up_no_o
 async fn the_lock_of_a_call_that_is_polled_no_more_while_it_waits_for_replicas_goes_to_others() {
     let (master, _replicas) = group().await;
     let proxy = Proxy::to(&master);
-    let (locks, elsewhere) = (limited(&proxy.url()).await, connected(&master.url()).await);
+    // A call that is not polled keeps its lock for twice as long.
+    let locks = answered_within(&proxy.url(), Duration::from_secs(2)).await;
+    let elsewhere = connected(&master.url()).await;
     for others in [&elsewhere, &locks] {
         let waits = proxy.on_next(|command| command.is("WAIT"), Action::Hold);
         let mut parked = Box::pin(locks.lock("parked").lease(LONG).min_replicas(2).acquire());
@@ -351,24 +353,32 @@ async fn a_call_that_waits_for_more_replicas_holds_up_none_that_wants_fewer() {
 #[tokio::test]
 async fn a_crowd_on_a_slow_line_waits_for_replicas_in_time() {
     const CALLS: usize = 1_500;
+    // Fifteen scripts in one answer each take twice as long.
+    const LIMIT: Duration = Duration::from_secs(10);
+    const ONE_WAY: Duration = Duration::from_millis(700);
     let (master, _replicas) = group().await;
     let proxy = Proxy::to(&master);
-    let locks = LockManager::builder(&proxy.url())
-        .default_wait(PATIENCE)
-        .build()
-        .unwrap();
-    locks.check_connection().await.unwrap();
-    proxy.both(Flow::Delay(Duration::from_millis(50)));
+    let locks = answered_within(&proxy.url(), LIMIT).await;
+    // The first one keeps the others until all of them have their locks.
+    let first = proxy.on_next(|command| command.is("WAIT"), Action::Hold);
     let mut calls = tokio::task::JoinSet::new();
     for call in 0..CALLS {
         calls.spawn(
             locks
                 .lock(format!("crowd:{call}"))
                 .lease(LONG)
+                .wait(PATIENCE)
                 .min_replicas(1)
                 .run(async {}),
         );
     }
+    first.done().await;
+    eventually("all locks to be taken", || async {
+        master.ask::<usize>(&["DBSIZE"]) >= CALLS
+    })
+    .await;
+    proxy.both(Flow::Delay(ONE_WAY));
+    proxy.release();
     while let Some(ended) = calls.join_next().await {
         ended.unwrap().unwrap();
     }

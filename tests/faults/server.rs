@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use lock_runtime::store::StoreError;
-use lock_runtime::{Clock, LockError, LockManager, LostReason, current};
+use lock_runtime::{Clock, LockError, LostReason, current};
 use lock_tests::proxy::Close;
 use lock_tests::{Action, PATIENCE, Proxy, Server, chain, eventually};
 
 use crate::stage::{
-    JumpingClock, LONG, builder, cancelled, connected, connected_by, gone, hurried, lost, renews, stored,
+    JumpingClock, LONG, builder, cancelled, connected, connected_by, gone, hurried, lost, renews, stored, try_connected,
 };
 
 /// The text of what the store said; panics on any other outcome.
@@ -156,12 +156,13 @@ async fn a_server_without_memory_takes_no_new_lock_and_goes_on_with_those_held()
     let fenced = locks.lock("fenced").lease(LONG).fencing().acquire().await.unwrap();
     server.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
 
-    let wait = Duration::from_millis(300);
-    for request in [locks.lock("new").wait(wait), locks.lock("new").wait(wait).fencing()] {
-        let said = refused(request.acquire().await);
+    // Long enough for an answer.
+    let request = |key: &str| locks.lock(key).wait(Duration::from_secs(3));
+    let (plain, token) = tokio::join!(request("new").acquire(), request("new fenced").fencing().acquire());
+    for said in [refused(plain), refused(token)] {
         assert!(said.contains("OOM") || said.contains("memory"), "{said}");
     }
-    assert!(!server.exists(&stored("new")));
+    assert!(!server.exists(&stored("new")) && !server.exists(&stored("new fenced")));
     // A new connection brings no difficulty either.
     server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
     for renewals in 1..=2 {
@@ -239,7 +240,7 @@ async fn a_server_without_scripts_is_refused_at_start_up() {
         let server = Server::builder()
             .arg("rename-command", &format!("{renamed} \"\""))
             .start();
-        let said = chain(&LockManager::connect(&server.url()).await.unwrap_err());
+        let said = chain(&try_connected(&server.url()).await.unwrap_err());
         assert!(said.contains("unknown command") && said.contains("+eval"), "{said}");
         eventually("the check's own key to be gone", || async { server.keys().is_empty() }).await;
     }
@@ -259,7 +260,7 @@ async fn a_forbidden_command_is_found_at_start_up_and_not_at_the_release() {
         "get", "mget", "set", "del", "pexpire", "pttl", "incr", "time", "eval", "evalsha", "hello", "client", "echo",
     ] {
         limit(&["~*", "&*", "+@all", &format!("-{forbidden}")]);
-        match LockManager::connect(&url).await {
+        match try_connected(&url).await {
             Ok(locks) => {
                 let guard = locks.lock("limited").lease(LONG).acquire().await;
                 let guard = guard.unwrap_or_else(|error| panic!("without {forbidden}: {error}"));
@@ -292,19 +293,19 @@ async fn a_forbidden_command_is_found_at_start_up_and_not_at_the_release() {
 
     // Keys may be forbidden as well.
     limit(&["~other:*", "&*", "+@all"]);
-    let said = chain(&LockManager::connect(&url).await.unwrap_err());
+    let said = chain(&try_connected(&url).await.unwrap_err());
     assert!(said.contains("~dist_lock:*"), "{said}");
 
     // What the message tells to allow is enough.
     let allow = said.split('`').find(|quoted| quoted.starts_with('~')).unwrap();
     limit(&allow.split_whitespace().collect::<Vec<_>>());
-    let locks = LockManager::connect(&url)
+    let locks = try_connected(&url)
         .await
         .unwrap_or_else(|error| panic!("with {allow}: {error}"));
     let guard = locks.lock("limited").lease(LONG).fencing().acquire().await.unwrap();
     let busy = locks
         .lock("limited")
-        .wait(Duration::from_millis(50))
+        .wait(Duration::from_secs(3))
         .fencing()
         .acquire()
         .await;
@@ -369,7 +370,7 @@ async fn a_changed_password_is_a_typed_error_and_no_loss_before_the_deadline() {
 
     // A client that never had a password is told so too.
     let without = format!("redis://{}", server.addr());
-    let error = LockManager::connect(&without).await.unwrap_err();
+    let error = try_connected(&without).await.unwrap_err();
     assert!(
         error.store_error().is_some_and(StoreError::is_permanent) && !error.is_retryable(),
         "{error:?}"

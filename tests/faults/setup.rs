@@ -1,9 +1,12 @@
 //! Servers whose settings endanger locks.
 
 use lock_runtime::{LockManager, LockManagerBuilder};
-use lock_tests::Server;
+use lock_tests::{PATIENCE, Server};
+
+use crate::stage::connected;
 
 async fn advice(builder: LockManagerBuilder) -> Vec<String> {
+    let builder = builder.connect_timeout(PATIENCE).response_timeout(PATIENCE);
     builder.build().unwrap().check_setup().await.unwrap()
 }
 
@@ -57,9 +60,7 @@ async fn a_user_who_may_not_ask_for_the_settings_gets_no_advice() {
         .arg("maxmemory-policy", "allkeys-lru")
         .start();
     server.cmd(&["ACL", "SETUSER", "app", "on", ">s3cret", "~*", "&*", "+@all", "-info"]);
-    let locks = LockManager::connect(&format!("redis://app:s3cret@{}", server.addr()))
-        .await
-        .unwrap();
+    let locks = connected(&format!("redis://app:s3cret@{}", server.addr())).await;
     assert_eq!(locks.check_setup().await.unwrap(), Vec::<String>::new());
     let nobody = LockManager::builder(&format!("redis://app:wr0ng@{}", server.addr()))
         .build()

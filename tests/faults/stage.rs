@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ThreadId;
 use std::time::Duration;
 
-use lock_runtime::{BootClock, Clock, LockError, LockManager, LockManagerBuilder, LostReason, Moment, current};
+use lock_runtime::{
+    BootClock, Clock, ConfigError, LockError, LockManager, LockManagerBuilder, LostReason, Moment, current,
+};
 use lock_tests::{Command, PATIENCE, Proxy, Server, eventually};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -31,6 +34,13 @@ pub(crate) async fn connected(url: &str) -> LockManager {
 /// The same with a clock that a test has jump ahead.
 pub(crate) async fn connected_by(url: &str, clock: &JumpingClock) -> LockManager {
     connect(builder(url).clock(clock.clone())).await
+}
+
+/// Such a manager if it can be connected.
+pub(crate) async fn try_connected(url: &str) -> Result<LockManager, ConfigError> {
+    let locks = builder(url).build()?;
+    locks.check_connection().await?;
+    Ok(locks)
 }
 
 /// A connected manager for answers that never come, with a short response time-out.
@@ -131,18 +141,34 @@ pub(crate) const fn cancelled(reason: LostReason) -> (LostReason, bool) {
 ///
 /// A test that needs renewals takes a [`LONG`] lease and [jumps](JumpingClock::until_renewal) to its renewal. No
 /// busy machine uses up the half minute that is left of the lease then.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct JumpingClock(Arc<AtomicU64>);
+#[derive(Clone, Debug)]
+pub(crate) struct JumpingClock {
+    ahead: Arc<AtomicU64>,
+    /// The thread of the test.
+    home: ThreadId,
+    /// How often any other thread has read it: that of the watchdog.
+    looks: Arc<AtomicU64>,
+}
+
+impl Default for JumpingClock {
+    fn default() -> Self {
+        Self {
+            ahead: Arc::default(),
+            home: std::thread::current().id(),
+            looks: Arc::default(),
+        }
+    }
+}
 
 impl JumpingClock {
     pub(crate) fn jump(&self, span: Duration) {
-        self.0
+        self.ahead
             .fetch_add(u64::try_from(span.as_nanos()).unwrap(), Ordering::SeqCst);
     }
 
     /// By how much it is ahead.
     pub(crate) fn jumped(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::SeqCst))
+        Duration::from_nanos(self.ahead.load(Ordering::SeqCst))
     }
 
     /// Jumps to when locks that were just taken or renewed for [`LONG`] are to be renewed.
@@ -152,9 +178,13 @@ impl JumpingClock {
 
     /// Jumps to the renewal of the current lock, which fails, and then to 300 ms before the lock's deadline.
     pub(crate) async fn past_a_failed_renewal(&self) {
+        let looks = || self.looks.load(Ordering::SeqCst);
         self.until_renewal();
-        // By then it has failed: the watchdog looks at the clock once a second, and no attempt takes longer than two.
-        tokio::time::sleep(Duration::from_millis(3500)).await;
+        let before = looks();
+        // The watchdog looks at the clock once a second, and reads it a few times as it does. A check that was under way reads it, too.
+        eventually("the watchdog to begin the renewal", || async { looks() >= before + 8 }).await;
+        // By then an attempt has failed: none takes longer than two seconds.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
         let left = current().unwrap().remaining();
         self.jump(left.saturating_sub(Duration::from_millis(300)));
     }
@@ -162,9 +192,11 @@ impl JumpingClock {
 
 impl Clock for JumpingClock {
     fn now(&self) -> Moment {
-        BootClock
-            .now()
-            .after(Duration::from_nanos(self.0.load(Ordering::SeqCst)))
+        let now = BootClock.now().after(self.jumped());
+        if std::thread::current().id() != self.home {
+            self.looks.fetch_add(1, Ordering::SeqCst);
+        }
+        now
     }
 }
 

@@ -98,7 +98,7 @@ async fn the_span_of_a_call_tells_key_wait_attempts_holder_fence_and_outcome() {
         .await
         .unwrap();
     let other = connected(&server.url()).await;
-    let busy = other.lock("held").wait(Duration::from_secs(2)).acquire().await;
+    let busy = other.lock("held").wait(Duration::from_secs(4)).acquire().await;
     assert!(busy.is_err_and(|error| error.is_busy()));
     let told = spans.last();
     assert_eq!(told["outcome"], "busy");

@@ -7,20 +7,20 @@ use std::time::Duration;
 use lock_runtime::{LockError, LockManager, LockMode, LostReason};
 use lock_tests::{PATIENCE, Server, assert_free, eventually};
 
+/// A manager whose time-outs no busy machine meets.
+fn on(server: &Server) -> LockManager {
+    let builder = LockManager::builder(&server.url()).default_wait(PATIENCE);
+    let builder = builder.connect_timeout(PATIENCE).response_timeout(PATIENCE);
+    builder.build().unwrap()
+}
+
 fn places() -> (Server, [LockManager; 3]) {
     let server = Server::start();
     let memory = LockManager::builder("memory://")
         .default_wait(PATIENCE)
         .build()
         .unwrap();
-    let one = LockManager::builder(&server.url())
-        .default_wait(PATIENCE)
-        .build()
-        .unwrap();
-    let other = LockManager::builder(&server.url())
-        .default_wait(PATIENCE)
-        .build()
-        .unwrap();
+    let (one, other) = (on(&server), on(&server));
     (server, [memory, one, other])
 }
 
@@ -109,7 +109,7 @@ async fn calls_in_opposite_directions_never_deadlock_and_never_overlap() {
 #[tokio::test]
 async fn losing_one_key_cancels_the_body_and_the_others_are_released() {
     let server = Server::start();
-    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let locks = on(&server);
     let request = locks.lock_all(["a", "b"]);
     let lost = tokio::spawn(request.run(std::future::pending::<()>()));
     eventually("both are taken", || {
@@ -151,7 +151,7 @@ async fn one_token_fences_all_keys() {
 #[tokio::test]
 async fn whoever_has_lost_one_of_the_keys_gets_no_token() {
     let server = Server::start();
-    let locks = LockManager::builder(&server.url()).build().unwrap();
+    let locks = on(&server);
     for _ in 0..20 {
         let all = locks.lock_all(["a", "b"]).acquire().await.unwrap();
         server.cmd(&["SET", "dist_lock:b", "another"]);

@@ -25,6 +25,7 @@ impl Place {
             Self::Memory(store) => LockManager::builder("memory://").store(Arc::clone(store) as _),
             Self::Server(server) => LockManager::builder(&server.url()),
         };
+        let builder = builder.connect_timeout(PATIENCE).response_timeout(PATIENCE);
         builder.default_lease(LONG).default_wait(PATIENCE)
     }
 
@@ -401,7 +402,7 @@ async fn a_waiting_call_gets_busy_when_its_time_is_up(place: &Place) {
     let requests = modes(&locks).into_iter();
     // Long enough for an answer of the store.
     let calls: Vec<_> = requests
-        .map(|request| tokio::spawn(request.wait(Duration::from_secs(1)).acquire()))
+        .map(|request| tokio::spawn(request.wait(Duration::from_secs(3)).acquire()))
         .collect();
     for call in calls {
         let answer = call.await.unwrap();
@@ -459,7 +460,8 @@ async fn a_body_whose_key_is_deleted_is_cancelled() {
 async fn a_loss_is_noticed_that_happens_while_a_check_is_under_way() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = LockManager::builder(&proxy.url()).default_lease(LONG).build().unwrap();
+    let locks = LockManager::builder(&proxy.url()).default_lease(LONG);
+    let locks = locks.default_wait(PATIENCE).response_timeout(PATIENCE).build().unwrap();
     // Neither what takes a lock nor what renews it.
     let is_check = |command: &Command| {
         let lease = LONG.as_millis().to_string();
@@ -534,7 +536,7 @@ async fn all_modes_are_renewed_while_their_bodies_run() {
     ];
     let mut guards = Vec::new();
     for request in requests {
-        guards.push(take(request.lease(Duration::from_secs(5))).await);
+        guards.push(take(request.lease(Duration::from_secs(6))).await);
     }
     for guard in guards {
         eventually("two renewals", || async {
@@ -554,7 +556,7 @@ async fn a_reader_whose_lease_ends_ends_alone() {
     for place in [Place::Memory(Arc::default()), Place::Server(Box::new(Server::start()))] {
         let (one, other) = (place.manager(), place.manager());
         let stays = take(one.lock(KEY).read()).await;
-        let short = one.lock(KEY).read().lease(Duration::from_millis(200)).renew(false);
+        let short = one.lock(KEY).read().lease(Duration::from_secs(1)).renew(false);
         let ended = short.run(std::future::pending::<()>()).await;
         assert!(
             matches!(

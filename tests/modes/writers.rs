@@ -20,6 +20,8 @@ async fn a_writer_waits_for_those_who_read_and_for_no_later_ones() {
     let connect = || {
         LockManager::builder(&server.url())
             .default_wait(PATIENCE)
+            .connect_timeout(PATIENCE)
+            .response_timeout(PATIENCE)
             .build()
             .unwrap()
     };

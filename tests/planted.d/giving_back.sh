@@ -22,7 +22,7 @@ plant dropped-locks-without-hurry lock-runtime/src/hold/upkeep/releaser.rs \
     'if tries == 0 && self.unanswered_on.is_none() {' \
     'if tries == 0 && self.unanswered_on.is_none() && self.stake.queued.is_some() {' \
     promises giving_back::a_dropped_lock_does_not_wait_behind_thousands_of_places_on_a_silent_connection \
-    'the lock was free after'
+    'the lock '
 
 plant no-room-for-ever lock-runtime/src/store/redis/connection/idle.rs \
     'pause = quiet.saturating_sub(silent);' \

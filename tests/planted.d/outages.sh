@@ -2,7 +2,7 @@
 
 plant slow-to-reconnect lock-runtime/src/store/redis/connection/slot.rs \
     '(self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE)' \
-    'Duration::from_secs(20)' \
+    'Duration::from_secs(30)' \
     promises outages::an_old_body_ends_within_a_second_of_the_return_of_a_server_without_its_data \
     'the old body ran on for'
 

@@ -60,8 +60,3 @@ plant turn-for-a-call-that-left lock-runtime/src/acquire/local_queue.rs \
     lib acquire::local_queue::tests::a_call_that_leaves_while_its_turn_is_on_its_way_leaves_no_line_behind \
     'a call that has left keeps the place in front'
 
-plant check-beyond-the-wait lock-runtime/src/acquire/mod.rs \
-    'held.tenure.check_answered(self.timer, budget)' \
-    'held.tenure.check_answered(self.timer, || budget().max(self.manager.response_timeout))' \
-    promises passing::a_call_that_waits_for_the_check_of_a_passed_lock_keeps_its_wait \
-    'it waited'

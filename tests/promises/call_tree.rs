@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use lock_runtime::{HeldLock, LockError, LockManager, OnLost, current};
-use lock_tests::{PATIENCE, Server, eventually};
+use lock_tests::{PATIENCE, Server, eventually, patient};
 
 /// So long that nothing ends it but what the test does.
 const LONG: Duration = Duration::from_secs(60);
 
 async fn connected(server: &Server) -> LockManager {
-    LockManager::connect(&server.url()).await.unwrap()
+    patient(LockManager::builder(&server.url())).await
 }
 
 /// A body under `signal` whose lock is lost, and which then does this and nothing else with it.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager};
 use lock_tests::patience::eventually_blocking;
-use lock_tests::{PATIENCE, Server, Stamp};
+use lock_tests::{PATIENCE, Server};
 
 /// So long that nothing ends a lock but its release.
 const LONG: Duration = Duration::from_secs(60);
@@ -44,15 +44,9 @@ fn a_pipelined_release_is_sent_though_its_runtime_is_not_driven_any_more() {
     let locks = runtime.block_on(connected(&server.url()));
     for key in ["first", "second"] {
         runtime.block_on(pipelined(&locks, key)).unwrap();
-        // Synchronous code, for as long as it likes.
-        let left = Stamp::now();
+        // Synchronous code, for as long as it likes. The lease is longer than this waits.
         let stored = format!("dist_lock:{key}");
         eventually_blocking("the release", || !server.exists(&stored));
-        let after = Stamp::now().calm_since(left);
-        assert!(
-            after < Duration::from_secs(2),
-            "sent {after:?} after the call, the lease is {LONG:?}"
-        );
     }
     // The runtime finds that its own releases come too late, which is no loss.
     runtime.block_on(async {

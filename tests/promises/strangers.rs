@@ -258,7 +258,7 @@ async fn a_user_with_the_fewest_permissions_gives_back_what_others_wait_for() {
 /// The calls go on right after the moment in which the lock was left free, and not only when they next look: within 250 ms.
 #[tokio::test]
 async fn fair_calls_keep_their_order_and_lose_only_the_moment_in_which_the_lock_is_left_free() {
-    const CALLS: usize = 30;
+    const CALLS: usize = 120;
     let server = Server::start();
     let managers = [0, 1].map(|_| {
         let builder = builder(&server).leave_free(Duration::from_millis(12), Duration::ZERO);
@@ -285,7 +285,7 @@ async fn fair_calls_keep_their_order_and_lose_only_the_moment_in_which_the_lock_
     let took = Stamp::now().calm_since(began);
     assert_eq!(*order.lock().unwrap(), (0..CALLS).collect::<Vec<_>>());
     // 12 ms each, and what the trips take; a look of the waiters would come after 250 ms each.
-    assert!(took < Duration::from_millis(2500), "{took:?} for {CALLS} calls");
+    assert!(took < Duration::from_secs(10), "{took:?} for {CALLS} calls");
     // What tells when the lock was left free stays a little longer than those who waited.
     let left = server.time_left("%lock-queue:{k}");
     assert!(left.is_some_and(|left| left <= Duration::from_secs(5)), "{left:?}");
@@ -315,7 +315,7 @@ async fn calls_behind_one_that_went_straight_to_the_queue_are_told_who_has_the_l
         server.ask::<usize>(&["ZCOUNT", &format!("%lock-queue:{{{key}}}"), "1", "+inf"]) == 1
     })
     .await;
-    let second = ours.lock(key).wait(Duration::from_millis(100)).run(async {}).await;
+    let second = ours.lock(key).wait(Duration::from_secs(2)).run(async {}).await;
     let is_told = matches!(&second, Err(LockError::Busy { holder: Some(_), .. }));
     assert!(is_told, "it is not told who has the lock: {second:?}");
     guard.release().await.unwrap();
@@ -352,7 +352,8 @@ async fn calls_behind_one_that_found_the_lock_left_free_are_told_that_it_is_busy
     held.release().await.unwrap();
     let first = tokio::spawn(ours.lock("k").acquire());
     stand(2).await;
-    let second = ours.lock("k").wait(Duration::from_millis(100)).run(async {}).await;
+    // Less than the moment for which it is left free.
+    let second = ours.lock("k").wait(Duration::from_millis(300)).run(async {}).await;
     let is_busy = matches!(&second, Err(LockError::Busy { .. }));
     assert!(is_busy, "it says that the store has not answered: {second:?}");
     other.await.unwrap().unwrap().release().await.unwrap();

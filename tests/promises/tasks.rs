@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lock_runtime::{BootClock, Clock, HeldLock, LockError, LockManager, Moment, OnLost, current};
-use lock_tests::{PATIENCE, Server, eventually};
+use lock_tests::{PATIENCE, Server, eventually, patient};
 
 /// So long that nothing ends it but what the test does.
 const LONG: Duration = Duration::from_secs(60);
@@ -15,7 +15,7 @@ const BUSY: Duration = Duration::from_millis(150);
 const ROUNDS: usize = 1_000;
 
 async fn connected(server: &Server) -> LockManager {
-    LockManager::connect(&server.url()).await.unwrap()
+    patient(LockManager::builder(&server.url())).await
 }
 
 /// Whether the key was still held when a task's future went.
@@ -174,10 +174,7 @@ impl Clock for Jumping {
 async fn a_task_is_looked_after_by_the_clock_before_each_of_its_polls() {
     let server = lasting();
     let clock = Jumping::default();
-    let locks = LockManager::builder(&server.url())
-        .clock(clock.clone())
-        .build()
-        .unwrap();
+    let locks = patient(LockManager::builder(&server.url()).clock(clock.clone())).await;
     let late = Arc::new(AtomicBool::new(false));
     let (polled, jumped) = (Arc::clone(&late), Arc::clone(&clock.0));
     let lost = locks

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lock_runtime::store::{Receipt, ReleaseRequest, RenewRequest};
 use lock_runtime::{ConfigError, LockError, LockManager, distributed_lock};
 use lock_tests::server::Kind;
-use lock_tests::{Action, Proxy, Server, chain, eventually};
+use lock_tests::{Action, PATIENCE, Proxy, Server, chain, eventually, patient};
 use tokio::task::JoinSet;
 
 /// So long that nothing ends it but what the test does.
@@ -25,7 +25,7 @@ fn token(value: &str) -> String {
 async fn no_text_tells_the_token_that_releases_a_lock() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = LockManager::connect(&proxy.url()).await.unwrap();
+    let locks = connected(&proxy.url()).await;
     let memory = LockManager::connect("memory://").await.unwrap();
     for locks in [locks, memory] {
         let guard = locks.lock("k").lease(LONG).label("holder").acquire().await.unwrap();
@@ -99,8 +99,8 @@ async fn read(locks: LockManager, stored: Arc<AtomicU32>) -> Result<u32, LockErr
 async fn a_coalescing_call_that_begins_after_another_holders_write_gets_no_older_result() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let ours = LockManager::connect(&proxy.url()).await.unwrap();
-    let theirs = LockManager::connect(&server.url()).await.unwrap();
+    let ours = connected(&proxy.url()).await;
+    let theirs = connected(&server.url()).await;
     let stored = Arc::new(AtomicU32::new(1));
     // The server has released the lock, and the first call does not know it yet.
     let is_release =
@@ -139,7 +139,7 @@ async fn a_node_of_a_cluster_is_called_that() {
         server.ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
     })
     .await;
-    let error = LockManager::connect(&server.url()).await.unwrap_err();
+    let error = not_connected(&server.url()).await;
     assert_names_cluster(&error, "give the cluster's URL, `redis+cluster://");
 }
 
@@ -147,14 +147,14 @@ async fn a_node_of_a_cluster_is_called_that() {
 async fn a_key_that_is_on_another_node_is_told_as_that() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    let locks = LockManager::connect(&proxy.url()).await.unwrap();
+    let locks = connected(&proxy.url()).await;
     for answer in ["MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381"] {
         let _hit = proxy.on_next(|command| command.mentions("dist_lock:moved"), Action::error(answer));
         let error = locks.lock("moved").wait(Duration::ZERO).acquire().await.unwrap_err();
         assert_names_cluster(&error, "127.0.0.1:6381");
     }
     let _hit = proxy.on_next(|command| command.is("EVAL"), Action::error("MOVED 3999 127.0.0.1:6381"));
-    let error = LockManager::connect(&proxy.url()).await.unwrap_err();
+    let error = not_connected(&proxy.url()).await;
     assert_names_cluster(&error, "127.0.0.1:6381");
 }
 
@@ -168,7 +168,14 @@ fn assert_names_cluster(error: &(dyn Error + 'static), server_says: &str) {
 }
 
 async fn connected(url: &str) -> LockManager {
-    LockManager::connect(url).await.unwrap()
+    patient(LockManager::builder(url)).await
+}
+
+/// What a manager is told at its start, however long a busy machine takes for that.
+async fn not_connected(url: &str) -> ConfigError {
+    let builder = LockManager::builder(url).connect_timeout(PATIENCE);
+    let locks = builder.response_timeout(PATIENCE).build().unwrap();
+    locks.check_connection().await.unwrap_err()
 }
 
 /// The error of a call for the lock `k` that does not wait.
@@ -235,16 +242,12 @@ async fn what_a_server_refuses_is_said_once_with_what_to_do() {
 async fn what_is_wrong_at_start_up_names_the_server_without_its_password_and_no_lock() {
     let server = Server::builder().password("s3cret").start();
     let at = server.addr();
-    let wrong = LockManager::connect(&format!("redis://:not-s3cret@{at}"))
-        .await
-        .unwrap_err();
-    let without = LockManager::connect(&format!("redis://{at}")).await.unwrap_err();
+    let wrong = not_connected(&format!("redis://:not-s3cret@{at}")).await;
+    let without = not_connected(&format!("redis://{at}")).await;
     server.cmd(&["ACL", "SETUSER", "app", "on", ">s3cret", "~*", "+@all", "-pexpire"]);
-    let forbidden = LockManager::connect(&format!("redis://app:s3cret@{at}"))
-        .await
-        .unwrap_err();
+    let forbidden = not_connected(&format!("redis://app:s3cret@{at}")).await;
     server.kill();
-    let gone = LockManager::connect(&server.url()).await.unwrap_err();
+    let gone = not_connected(&server.url()).await;
     for (error, shown, cause, remedy) in [
         (
             wrong,
@@ -342,10 +345,10 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed()
     let least = rules("take, renew and release");
     allow(&least);
     let locks = connected(&url).await;
-    let held = locks.lock("k").lease(Duration::from_secs(3)).acquire().await.unwrap();
+    let held = locks.lock("k").lease(Duration::from_secs(6)).acquire().await.unwrap();
     let busy = locks
         .lock("k")
-        .wait(Duration::from_millis(50))
+        .wait(Duration::from_secs(2))
         .acquire()
         .await
         .unwrap_err();
@@ -355,7 +358,7 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed()
     for needed in &least {
         let rest: Vec<_> = least.iter().copied().filter(|rule| rule != needed).collect();
         allow(&rest);
-        let refused = chain(&LockManager::connect(&url).await.unwrap_err());
+        let refused = chain(&not_connected(&url).await);
         assert!(refused.contains(needed), "without {needed}: {refused}");
     }
 
@@ -475,7 +478,9 @@ fn denied(server: &Server, user: &str) -> Vec<String> {
 
 /// Uses all that the table of permissions names, whatever comes of it. Returns the managers, which go on in the background.
 async fn do_everything(url: &str, user: &str) -> [LockManager; 2] {
-    let managers = [0, 1].map(|_| LockManager::builder(url).build().unwrap());
+    // The calls for a replica that there is not wait for twice that time.
+    let silence = Duration::from_secs(3);
+    let managers = [0, 1].map(|_| LockManager::builder(url).response_timeout(silence).build().unwrap());
     let requests = |locks: &LockManager| {
         let lock = |what: &str| locks.lock(format!("{user}:{what}")).wait(Duration::from_secs(5));
         [

@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use lock_runtime::{Credentials, LockError, LockManager, ServerRole};
+use lock_runtime::{Credentials, LockError, LockManager, LockManagerBuilder, ServerRole};
 use lock_tests::report::chain;
 use lock_tests::sentinel::{MASTER_NAME, SentinelGroup};
 use lock_tests::{Server, eventually};
 
 fn manager(url: &str) -> LockManager {
-    let builder = LockManager::builder(url).connect_timeout(Duration::from_secs(5));
+    let builder = builder(url).response_timeout(Duration::from_secs(5));
     builder.default_wait(Duration::ZERO).build().unwrap()
+}
+
+fn builder(url: &str) -> LockManagerBuilder {
+    LockManager::builder(url).connect_timeout(Duration::from_secs(5))
 }
 
 /// Returns the text of the error that a call on this URL ends with.
@@ -63,7 +67,9 @@ async fn the_others_are_asked_if_some_sentinels_do_not_answer() {
 async fn one_address_is_enough_since_sentinels_know_each_other() {
     let group = SentinelGroup::start().await;
     let [first, ..] = group.sentinel_ports();
-    let locks = manager(&format!("redis+sentinel://127.0.0.1:{first}/{MASTER_NAME}"));
+    // Its master changes.
+    let locks = builder(&format!("redis+sentinel://127.0.0.1:{first}/{MASTER_NAME}"));
+    let locks = locks.default_wait(Duration::ZERO).build().unwrap();
     locks.check_connection().await.unwrap();
     // The others are known now, and follow the master without the first one.
     group.server(first).kill();
@@ -170,11 +176,11 @@ async fn a_wrong_password_says_of_which_kind_of_server_it_is() {
     let (of_servers, of_sentinels) = (folder.path().join("servers"), folder.path().join("sentinels"));
     std::fs::write(&of_servers, "of-the-server\n").unwrap();
     std::fs::write(&of_sentinels, "of-the-sentinel\n").unwrap();
-    let by_files = LockManager::builder(&format!("redis+sentinel://:wr0ng@{at}?sentinel_password=wr0ng"))
+    let by_files = builder(&format!("redis+sentinel://:wr0ng@{at}?sentinel_password=wr0ng"))
         .password_file(of_servers)
         .sentinel_password_file(of_sentinels);
     by_files.build().unwrap().check_connection().await.unwrap();
-    let by_function = LockManager::builder(&format!("redis+sentinel://{at}")).credentials(|role| async move {
+    let by_function = builder(&format!("redis+sentinel://{at}")).credentials(|role| async move {
         Ok::<_, std::io::Error>(Credentials::password(match role {
             ServerRole::Sentinel => "of-the-sentinel",
             _ => "of-the-server",

@@ -4,13 +4,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_runtime::LockManager;
-use lock_tests::{Action, Proxy, Server, eventually};
+use lock_runtime::{LockError, LockManager};
+use lock_tests::{Action, PATIENCE, Proxy, Server, eventually, patient};
 
-use crate::queue::{queue, stand, stored};
+use crate::queue::{CLAIM, queue, stand, stored};
 
 async fn connected(url: &str) -> LockManager {
-    LockManager::connect(url).await.unwrap()
+    patient(LockManager::builder(url).default_wait(PATIENCE)).await
 }
 
 /// More calls of one process than are asked about at once, with leases no longer than what a hand-over is good for.
@@ -22,20 +22,19 @@ async fn many_fair_calls_with_short_leases_keep_their_order() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut calls = Vec::new();
     for number in 0..16 {
-        let request = other
-            .lock("k")
-            .lease(Duration::from_secs(1))
-            .wait(Duration::from_secs(30));
+        let request = other.lock("k").lease(CLAIM);
         let order = Arc::clone(&order);
         calls.push(tokio::spawn(async move {
             let guard = request.fair().acquire().await.unwrap();
             order.lock().unwrap().push(number);
-            guard.release().await.unwrap();
+            // It may be lost on a machine that stands still, after so short a time. This is about the order.
+            let released = guard.release().await;
+            assert!(released.as_ref().err().is_none_or(LockError::is_lost), "{released:?}");
         }));
         stand(&server, "k", number + 1).await;
     }
     // By then nobody's place was confirmed within a lease, but for the first few.
-    tokio::time::sleep(Duration::from_millis(1200)).await;
+    tokio::time::sleep(CLAIM + Duration::from_millis(200)).await;
     held.release().await.unwrap();
     for call in calls {
         call.await.unwrap();
@@ -73,13 +72,13 @@ async fn a_user_without_sorted_sets_waits_and_shuts_down() {
     let locks = connected(&server.url().replace("redis://", "redis://bob:pw@")).await;
     let owner = connected(&server.url()).await;
     let held = owner.lock("k").acquire().await.unwrap();
-    let busy = locks.lock("k").wait(Duration::from_millis(500)).acquire().await;
+    let busy = locks.lock("k").wait(Duration::from_secs(3)).acquire().await;
     assert!(busy.is_err_and(|error| error.is_busy()));
     // Nothing is repeated in the background: shutdown waits for all of that, and for a lease of 30 s at the longest.
     let began = lock_tests::Stamp::now();
     locks.shutdown().await;
     let took = lock_tests::Stamp::now().calm_since(began);
-    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
     held.release().await.unwrap();
 }
 

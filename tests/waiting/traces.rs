@@ -6,7 +6,8 @@ use lock_runtime::LockManager;
 use lock_tests::{Command, PATIENCE, Proxy, Server, Stamp, eventually};
 
 use crate::queue::{
-    Call, LONG, nothing_is_left, patient, places, queue, settled, soon, stand, stored, subscribers, subscribes, waiting,
+    Call, LONG, keep, nothing_is_left, patient, places, queue, settled, soon, stand, stored, subscribers, subscribes,
+    waiting,
 };
 
 #[tokio::test]
@@ -55,8 +56,9 @@ async fn a_waiter_asks_no_more_often_than_its_heart_beats() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let commands = proxy.commands().split_off(mark);
     let beats = watched.elapsed().as_millis().div_ceil(250) + 1;
+    // A beat for each of the calls would be 50 times as many.
     assert!(
-        commands.len() as u128 <= beats,
+        commands.len() as u128 <= 10 * beats,
         "{} commands: {}",
         commands.len(),
         commands[0]
@@ -96,8 +98,9 @@ async fn many_keys_and_waiters_share_one_subscription_and_one_heartbeat() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let commands = proxy.mark() - mark;
     let beats = watched.elapsed().as_millis().div_ceil(250) + 4;
+    // A beat for each of the keys would be 40 times as many, but for the four.
     assert!(
-        commands as u128 <= beats,
+        commands as u128 <= 4 * beats,
         "{commands} commands in {:?}",
         watched.elapsed()
     );
@@ -116,12 +119,13 @@ async fn a_call_that_leaves_leaves_nothing_whether_it_is_dropped_or_its_time_is_
     let server = Server::start();
     let (holding, locks) = (waiting(&server.url()).await, waiting(&server.url()).await);
     let holder = holding.lock("left").acquire().await.unwrap();
-    // By itself a queue goes only some seconds after the last sign of life.
+    // Not by itself, some seconds after the last sign of life.
     let gone = async || {
-        let left = Stamp::now();
-        eventually("the queue to be gone", || async { !server.exists(&queue("left")) }).await;
-        let took = Stamp::now().calm_since(left);
-        assert!(took < Duration::from_secs(2), "gone by itself only");
+        eventually("the queue to be gone", || async {
+            keep(&server, &queue("left"));
+            !server.exists(&queue("left"))
+        })
+        .await;
     };
     for fair in [false, true] {
         let request = || {
@@ -135,7 +139,7 @@ async fn a_call_that_leaves_leaves_nothing_whether_it_is_dropped_or_its_time_is_
         stand(&server, "left", 1).await;
         dropped.cancel().await;
         gone().await;
-        let busy = Call::begin(request().wait(Duration::from_secs(2)));
+        let busy = Call::begin(request().wait(Duration::from_secs(3)));
         stand(&server, "left", 1).await;
         let busy = busy.over().await.unwrap_err();
         assert!(busy.is_busy(), "{busy}");
@@ -277,7 +281,7 @@ async fn a_queue_of_another_type_keeps_nobody_from_the_lock_for_long() {
         let holder = request(&holding).acquire().await.unwrap();
         let mut call = Call::begin(request(&locks));
         let busy = request(&locks)
-            .wait(Duration::from_millis(300))
+            .wait(Duration::from_secs(3))
             .acquire()
             .await
             .unwrap_err();

@@ -254,6 +254,7 @@ async fn old_clients_and_ours_overlap_no_more_than_the_old_pattern_permits() {
         let locks = LockManager::builder(&server.url())
             .prefix("")
             .legacy_setnx()
+            .response_timeout(PATIENCE)
             .backoff(Backoff::new(Duration::from_millis(1), Duration::from_millis(3)))
             // A busy host may stop a thread between its look at the clock and its note.
             .skew(Duration::from_millis(15))

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use lock_runtime::{Clock, FencingToken, LockError, LockManager, LostReason, Moment};
 use lock_tests::server::Persistence;
-use lock_tests::{Server, eventually_some};
+use lock_tests::{Server, eventually_some, patient};
 
 const LEASE: Duration = Duration::from_secs(60);
 
 async fn connect(server: &Server) -> LockManager {
-    LockManager::connect(&server.url()).await.unwrap()
+    patient(LockManager::builder(&server.url())).await
 }
 
 /// A token taken with the lock and one taken later, each on a hold of its own.
@@ -135,7 +135,7 @@ impl Clock for Stopped {
 #[tokio::test]
 async fn a_paused_former_holder_gets_an_error_and_no_number() {
     let server = Server::start();
-    let asleep = LockManager::builder(&server.url()).clock(Stopped).build().unwrap();
+    let asleep = patient(LockManager::builder(&server.url()).clock(Stopped)).await;
     let awake = connect(&server).await;
     for taken_over in [false, true] {
         let former = asleep.lock("k").lease(LEASE).renew(false).acquire().await.unwrap();
@@ -179,7 +179,7 @@ async fn a_former_holder_whose_lease_is_over_by_its_own_clock_is_refused_without
     let manager = connect(&server).await;
     let guard = manager
         .lock("k")
-        .lease(Duration::from_millis(30))
+        .lease(Duration::from_millis(300))
         .renew(false)
         .acquire()
         .await
@@ -195,7 +195,7 @@ async fn a_former_holder_whose_lease_is_over_by_its_own_clock_is_refused_without
 async fn all_keys_share_one_counter_and_nothing_else_stays() {
     let server = Server::start();
     for prefix in ["dist_lock:", "", "shop:"] {
-        let manager = LockManager::builder(&server.url()).prefix(prefix).build().unwrap();
+        let manager = patient(LockManager::builder(&server.url()).prefix(prefix)).await;
         for nth in 0..50 {
             two_tokens(&manager, &format!("item:{nth}")).await;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager, LostReason, distributed_lock};
 use lock_tests::children::{Builder, Child};
-use lock_tests::{Server, eventually};
+use lock_tests::{Server, eventually, patient};
 use redis::aio::MultiplexedConnection;
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ impl Python {
 
 async fn both() -> (Server, LockManager, Python) {
     let server = Server::start();
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient(LockManager::builder(&server.url())).await;
     let python = Python::start(&server).await;
     (server, manager, python)
 }
@@ -67,7 +67,7 @@ async fn we_wait_for_the_lock_of_redis_py() {
     let theirs = server.value(KEY).unwrap();
     let error = manager
         .lock("inventory:7")
-        .wait(Duration::from_millis(50))
+        .wait(Duration::from_secs(2))
         .acquire()
         .await
         .unwrap_err();
@@ -116,9 +116,8 @@ async fn we_do_not_release_or_renew_the_lock_of_redis_py() {
         if by_drop {
             drop(guard);
             // Whatever goes on in the background is over after this.
-            LockManager::connect(&server.url())
+            patient(LockManager::builder(&server.url()))
                 .await
-                .unwrap()
                 .lock("another")
                 .run(async {})
                 .await

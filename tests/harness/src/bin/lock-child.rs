@@ -14,9 +14,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use fork::{Fork, fork, waitpid};
-use lock_runtime::{HandoverLimits, LockError, LockGuard, LockManager, LostReason, current, distributed_lock};
+use lock_runtime::{
+    HandoverLimits, LockError, LockGuard, LockManager, LockManagerBuilder, LostReason, current, distributed_lock,
+};
 use lock_tests::children::{child_hears, child_says};
-use lock_tests::{Stamp, StoreJudge};
+use lock_tests::{PATIENCE, Stamp, StoreJudge, eventually_some};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tracing_subscriber::layer::SubscriberExt;
@@ -45,9 +47,26 @@ fn main() {
     }
 }
 
+/// For managers whose server is not to fall silent: its answers are in time on a machine that does other work, too. Not longer, since a
+/// request may get lost while the masters of a cluster change.
+fn patient(url: &str) -> LockManagerBuilder {
+    const ANSWER: Duration = Duration::from_secs(10);
+    LockManager::builder(url)
+        .connect_timeout(ANSWER)
+        .response_timeout(ANSWER)
+        .default_wait(PATIENCE)
+}
+
+/// Such a manager, connected beforehand.
+async fn connected(url: &str) -> LockManager {
+    let locks = patient(url).build().unwrap();
+    locks.check_connection().await.unwrap();
+    locks
+}
+
 /// Waits for a lock that is to stay taken for a while after this process has been killed.
 async fn delay(url: &str, key: &str) {
-    let locks = LockManager::connect(url).await.unwrap();
+    let locks = connected(url).await;
     child_says("asking");
     let request = locks.lock(key).lease(Duration::from_secs(1)).renew(false);
     let _guard = request.lock_delay(Duration::from_secs(3)).acquire().await.unwrap();
@@ -85,10 +104,8 @@ fn visit(url: &str, holder: &str, token: &str) {
 /// Holds one fenced lock around a body that never stops working. Orders: `release`, `shutdown` (and end the process),
 /// `write <judge's url>` with the token it had.
 async fn hold(url: &str, key: &str, lease: Duration) {
-    let locks = LockManager::builder(url)
-        .shutdown_grace(Duration::from_millis(100))
-        .build()
-        .unwrap();
+    let grace = Duration::from_millis(100);
+    let locks = patient(url).shutdown_grace(grace).build().unwrap();
     let mut orders = orders();
     let token = Arc::new(AtomicU64::new(0));
     let last_poll = Arc::new(AtomicU64::new(0));
@@ -188,7 +205,7 @@ async fn crowd(url: &str, lease: Duration) {
 /// The second holders of the exclusion test. Order: `round <name> <count>`. Says `waiting`, one `got <number> <fence>`
 /// for each, where the fence is the server's clock in the very step that granted the lock, and `over`.
 async fn queue(url: &str) {
-    let locks = LockManager::connect(url).await.unwrap();
+    let locks = connected(url).await;
     let mut orders = orders();
     while let Some(order) = orders.recv().await {
         let words: Vec<&str> = order.split(' ').collect();
@@ -220,10 +237,7 @@ async fn queue(url: &str) {
 /// Says `held` with the numbers of threads and of tasks, each before and after most of the locks were taken; and when every lock
 /// has been renewed, or after two leases, `watched <least time left in ms> <renewals of the lock with the fewest> <locks lost>`.
 async fn many(url: &str, count: usize, lease: Duration) {
-    let locks = LockManager::builder(url)
-        .response_timeout(Duration::from_secs(5))
-        .build()
-        .unwrap();
+    let locks = patient(url).build().unwrap();
     // A few first, so that every thread there will ever be has been started.
     let mut guards: Vec<LockGuard> = Vec::with_capacity(count);
     while guards.len() < 100 {
@@ -243,7 +257,7 @@ async fn many(url: &str, count: usize, lease: Duration) {
     // A task that has ended may be counted for a moment longer.
     let metrics = tokio::runtime::Handle::current().metrics();
     let settled = Instant::now();
-    while metrics.num_alive_tasks() > tasks && settled.elapsed() < Duration::from_secs(5) {
+    while metrics.num_alive_tasks() > tasks && settled.elapsed() < PATIENCE / 2 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     child_says(format_args!(
@@ -285,7 +299,7 @@ async fn take_many(locks: &LockManager, count: usize, lease: Duration, guards: &
 
 /// Holds so many locks, says `held`, and when all are lost `lost <when>`.
 async fn lose_many(url: &str, count: usize, lease: Duration) {
-    let locks = LockManager::connect(url).await.unwrap();
+    let locks = connected(url).await;
     let mut guards: Vec<LockGuard> = Vec::with_capacity(count);
     take_many(&locks, count, lease, &mut guards).await;
     child_says("held");
@@ -305,7 +319,7 @@ fn fork_inside(url: &str, key: &str) {
         .unwrap();
     let parent = std::process::id();
     let ended = runtime.block_on(async {
-        let locks = LockManager::connect(url).await.unwrap();
+        let locks = connected(url).await;
         let body = async {
             child_says("holding");
             let _ = child_hears();
@@ -386,7 +400,7 @@ fn fork_in_line(url: &str, key: &str) {
     let parent = std::process::id();
     runtime.block_on(async {
         let ever = HandoverLimits::new(u32::MAX, Duration::from_secs(60));
-        let locks = LockManager::builder(url).handover(ever).build().unwrap();
+        let locks = patient(url).handover(ever).build().unwrap();
         let request = || locks.lock(key).lease(Duration::from_secs(60));
         let mut line = Vec::new();
         let body = async {
@@ -436,10 +450,13 @@ fn fork_in_line(url: &str, key: &str) {
 async fn log(url: &str) {
     let counts: &'static Levels = Box::leak(Box::default());
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(counts)).unwrap();
-    let locks = LockManager::connect(url).await.unwrap();
-    let lease = Duration::from_millis(900);
+    // What this says of the server's settings counts, too.
+    drop(eventually_some("a connection", || async { LockManager::connect(url).await.ok() }).await);
+    let locks = connected(url).await;
+    let lease = Duration::from_secs(9);
     let first = locks.lock("logged").lease(lease).acquire().await.unwrap();
-    let busy = locks.lock("logged").wait(Duration::from_millis(50)).acquire().await;
+    // Long enough for an answer.
+    let busy = locks.lock("logged").wait(Duration::from_secs(3)).acquire().await;
     assert!(busy.is_err_and(|error| error.is_busy()));
     let waiter = tokio::spawn(
         locks

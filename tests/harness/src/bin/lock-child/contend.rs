@@ -26,7 +26,7 @@ const NEVER: Duration = Duration::from_secs(1000);
 /// - `storm <name> <tasks> <key> <lease> <judge>` takes and gives back the lock all the time, each body at the judge, until `calm`; says
 ///   one `hold …` for each body, and `calm <bodies> <overruns>`.
 pub(crate) async fn contend(url: &str, patient: bool) {
-    let mut locks = LockManager::builder(url);
+    let mut locks = crate::patient(url);
     if patient {
         locks = locks.backoff(Backoff::new(NEVER, NEVER));
     }
@@ -78,7 +78,7 @@ pub(crate) async fn contend(url: &str, patient: bool) {
                     judge: (judge != "-").then(|| StoreJudge::connect(judge)),
                 };
                 // After having stood still again and again a call tries again by itself.
-                let locks = LockManager::builder(url).build().unwrap();
+                let locks = crate::patient(url).build().unwrap();
                 storm.rage(&locks, tasks.parse().unwrap(), &mut orders).await;
             }
             ref unknown => panic!("unknown order {unknown:?}"),

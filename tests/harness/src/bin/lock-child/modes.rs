@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lock_runtime::{HeldLock, LockError, LockManager, LockRequest, current};
+use lock_tests::Door;
 use lock_tests::children::child_says;
 use lock_tests::door::{Visitor, valid_until};
-use lock_tests::{Door, PATIENCE};
 use redis::{AsyncCommands, AsyncConnectionConfig};
 use tokio::task::JoinSet;
 
-use crate::{millis, orders, outcome};
+use crate::{millis, orders, outcome, patient};
 
 /// Does what its one order says:
 /// - `storm <name> <tasks> <mode> <lease> <judge>` takes and gives back locks all the time, each body past the judge, until `calm`. Says
@@ -19,7 +19,7 @@ use crate::{millis, orders, outcome};
 /// - `transfer <tasks> <rounds> <accounts> <bank>` moves money to and fro between accounts of the bank, each round with both of them
 ///   locked, and says `transferred <rounds> <errors>`.
 pub(crate) async fn modes(url: &str) {
-    let locks = LockManager::builder(url).default_wait(PATIENCE).build().unwrap();
+    let locks = patient(url).build().unwrap();
     let mut orders = orders();
     let Some(order) = orders.recv().await else { return };
     match order.split(' ').collect::<Vec<_>>()[..] {
@@ -119,9 +119,9 @@ impl Storm {
                 1 => (request, is_fenced(&class)),
                 _ => (request, false),
             };
-            // Now and then longer than a lease, which is renewed meanwhile.
+            // Now and then longer than a lease, or most of a long one, which is renewed meanwhile.
             let stay = match fastrand::u8(..100) {
-                0 => self.lease * 3 / 2,
+                0 => (self.lease * 3 / 2).min(Duration::from_secs(6).max(self.lease * 3 / 4)),
                 _ => Duration::from_millis(fastrand::u64(..4)),
             };
             let visitor = Visitor {
