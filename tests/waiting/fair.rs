@@ -1,16 +1,13 @@
 //! `fair`: first come, first served across processes, past waiters that have died, left, or stand
 //! still.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_runtime::LockError;
 use lock_tests::{Command, Flow, Proxy, Server, Stamp, cases, eventually, eventually_some};
 
 use crate::queue::{
-    CLAIM, Call, DELAY, Entry, LONG, Other, let_in_by_word_alone, nothing_is_left, patient, queue, stand, stored,
-    waiting,
+    CLAIM, Call, DELAY, Entry, LONG, Other, let_in_by_word_alone, nothing_is_left, queue, stand, stored, waiting,
 };
 
 fn is_busy<T>(ended: Result<T, LockError>) -> bool {
@@ -189,61 +186,6 @@ async fn a_fair_call_that_tries_once_overtakes_nobody() {
     assert!(is_busy(once(true).await));
     call.end().await.unwrap();
     once(true).await.unwrap().release().await.unwrap();
-    nothing_is_left(&server).await;
-}
-
-/// The lock is never free between two of the queue.
-#[tokio::test]
-async fn a_call_that_is_not_fair_does_not_get_between_when_the_lock_is_handed_over() {
-    let server = Server::start();
-    let began = Stamp::now();
-    let over = Arc::new(AtomicBool::new(false));
-    let (tries, stolen) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let locks = waiting(&server.url()).await;
-    let holder = locks.lock("between").acquire().await.unwrap();
-    let mut calls = Vec::new();
-    for number in 0..40 {
-        calls.push(Call::begin_fenced(locks.lock("between").fair()));
-        stand(&server, "between", number + 1).await;
-    }
-    let thieves: Vec<_> = (0..3)
-        .map(|_| {
-            let thief = patient(&server.url()).build().unwrap();
-            let (over, tries, stolen) = (Arc::clone(&over), Arc::clone(&tries), Arc::clone(&stolen));
-            tokio::spawn(async move {
-                while !over.load(Ordering::SeqCst) {
-                    tries.fetch_add(1, Ordering::SeqCst);
-                    if let Ok(guard) = thief.lock("between").wait(Duration::ZERO).acquire().await {
-                        stolen.fetch_add(1, Ordering::SeqCst);
-                        guard.release().await.unwrap();
-                    }
-                }
-            })
-        })
-        .collect();
-    eventually("thieves", || async { tries.load(Ordering::SeqCst) > 10 }).await;
-    holder.release().await.unwrap();
-    let mut entries = Vec::new();
-    for (number, mut call) in calls.into_iter().enumerate() {
-        entries.push((number.to_string(), call.entered().await));
-        let now = Stamp::now();
-        // A machine that keeps the waiters from a word for long enough has them counted as dead.
-        let pauses = now.since(began).saturating_sub(now.calm_since(began));
-        let is_excused = pauses >= CLAIM / 2;
-        assert!(
-            stolen.load(Ordering::SeqCst) == 0 || is_excused,
-            "after {number}, with {pauses:?} of pauses"
-        );
-        call.end().await.unwrap();
-    }
-    if stolen.load(Ordering::SeqCst) == 0 {
-        in_order(&entries);
-    }
-    over.store(true, Ordering::SeqCst);
-    for thief in thieves {
-        thief.await.unwrap();
-    }
-    assert!(tries.load(Ordering::SeqCst) > 100, "{tries:?} tries only");
     nothing_is_left(&server).await;
 }
 

@@ -1,5 +1,7 @@
 //! Releases, and who gets the lock next.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::world::{TRIP, ms, play};
@@ -51,6 +53,62 @@ fn fair_calls_of_several_processes_are_let_in_one_after_another_by_messages() {
         }
         assert_eq!(order, (0..30).collect::<Vec<_>>());
         assert!(took <= 30 * (6 * TRIP + ms(2)), "{took:?}");
+    });
+}
+
+/// The lock is never free between two of the queue: three callers that try again and again, without a wait, get nothing.
+#[test]
+fn a_call_that_is_not_fair_does_not_get_between_when_the_lock_is_handed_over() {
+    play(|world| async move {
+        let callers = [0, 1].map(|number| world.process(number));
+        let held = callers[0].locks.lock("stock").acquire().await.unwrap();
+        let (order, mut came) = tokio::sync::mpsc::unbounded_channel();
+        let mut calls = Vec::new();
+        for nth in 0..40_usize {
+            let caller = &callers[nth % 2];
+            let (locks, order) = (caller.locks.clone(), order.clone());
+            calls.push(caller.spawn(async move {
+                let request = locks.lock("stock").fair().wait(Duration::from_secs(60));
+                let body = async {
+                    order.send(nth).unwrap();
+                    tokio::time::sleep(ms(3)).await;
+                };
+                request.run(body).await
+            }));
+            tokio::time::sleep(ms(100)).await;
+        }
+        let over = Arc::new(AtomicBool::new(false));
+        let mut thieves = Vec::new();
+        for number in 2..5 {
+            let thief = world.process(number);
+            let (locks, over) = (thief.locks.clone(), Arc::clone(&over));
+            thieves.push(thief.spawn(async move {
+                let mut tries = 0;
+                while !over.load(Ordering::Relaxed) {
+                    let stolen = locks.lock("stock").wait(Duration::ZERO).run(async {}).await;
+                    assert!(stolen.is_err_and(|error| error.is_busy()));
+                    tries += 1;
+                }
+                tries
+            }));
+        }
+        tokio::time::sleep(ms(100)).await;
+        held.release().await.unwrap();
+        // The lock is free after the last one.
+        for call in calls.drain(..39) {
+            call.await.unwrap().unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+        for thief in thieves {
+            assert!(thief.await.unwrap() > 40);
+        }
+        calls.remove(0).await.unwrap().unwrap();
+        drop(order);
+        let mut order = Vec::new();
+        while let Some(nth) = came.recv().await {
+            order.push(nth);
+        }
+        assert_eq!(order, (0..40).collect::<Vec<_>>());
     });
 }
 
