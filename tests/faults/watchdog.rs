@@ -360,6 +360,7 @@ fn a_waker_that_acts_at_once_does_not_stop_the_lock_thread() {
 }
 
 #[test]
+#[ignore = "waits for a state that nobody asks for if a call fails in between, see docs/open.md"]
 fn a_waker_that_acts_at_once_on_the_state_of_a_server_does_not_stop_the_lock_thread() {
     let server = Server::start();
     let locks = LockManager::builder(&server.url())

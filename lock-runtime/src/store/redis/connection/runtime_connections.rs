@@ -297,7 +297,11 @@ impl Drop for Resident {
     fn drop(&mut self) {
         if let Some(connections) = self.connections.upgrade() {
             let mut slots = connections.slots.write().unwrap_or_else(PoisonError::into_inner);
-            slots.retain(|(home, _)| *home != self.id);
+            let ended: Vec<_> = slots.extract_if(.., |(home, _)| *home == self.id).collect();
+            drop(slots);
+            // The end of a connection wakes those who wait for the health of its server, and a waker may
+            // ask for a connection at once.
+            drop(ended);
         }
     }
 }
