@@ -6,6 +6,9 @@
 workspace=(--workspace --exclude lock-benches --all-features)
 [ -z "${CI:-}" ] || workspace+=(--locked)
 
+# Seconds after which a queued command counts as hung.
+limit=1500
+
 logs=${CARGO_TARGET_DIR:-target}/test-logs
 mkdir -p "$logs"
 rm -f "$logs"/*.told
@@ -97,7 +100,8 @@ run_queued() { # jobs
         rm -f "$log.status"
         (
             start=$SECONDS status=0 word=ended
-            eval "${commands[$index]}" >"$log" 2>&1 </dev/null || status=1 word=FAILED
+            eval "timeout --kill-after=10 $limit ${commands[$index]}" >"$log" 2>&1 </dev/null || status=$? word=FAILED
+            [ "$status" != 124 ] || printf 'stopped after %d s\n' "$limit" >>"$log"
             echo "$status $((SECONDS - start))" >"$log.status"
             printf '%-34s %s after %d s\n' "${titles[$index]}" "$word" $((SECONDS - start))
         ) &

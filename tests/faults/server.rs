@@ -60,9 +60,10 @@ struct Loop {
 }
 
 impl Loop {
+    /// Returns when the server answers others with BUSY.
     fn start(server: &Server) -> Self {
         let client = redis::Client::open(server.url()).unwrap();
-        let killer = client.get_connection().unwrap();
+        let mut killer = client.get_connection().unwrap();
         let mut looping = client.get_connection().unwrap();
         let script = std::thread::spawn(move || {
             let ended = redis::cmd("EVAL")
@@ -70,6 +71,10 @@ impl Loop {
                 .arg(0)
                 .query::<()>(&mut looping);
             assert!(ended.is_err(), "the script does not end by itself");
+        });
+        lock_tests::patience::eventually_blocking("the script to keep the server busy", || {
+            let answer = redis::cmd("PING").query::<()>(&mut killer);
+            answer.is_err_and(|error| error.code() == Some("BUSY"))
         });
         Self { killer, script }
     }
