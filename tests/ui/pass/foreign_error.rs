@@ -37,8 +37,8 @@ async fn wrapped() -> Result<u64, Error> {
 
 fn main() {
     drop(wrapped());
-    drop(|error: Error| match error {
+    let _ = |error: Error| match error {
         Error::Lock(error) => error.to_string(),
         Error::Io(error) => error.to_string(),
-    });
+    };
 }
