@@ -103,7 +103,7 @@ plant keys-in-one-slice lock-runtime/src/store/redis/ops/exclusive_renew.lua \
 plant impatient-with-slow-lines lock-runtime/src/store/redis/connection/slot.rs \
     'let patience = (live.usual() * 2)' \
     'let patience = (live.usual() / 100)' \
-    promises outages::a_line_that_is_slow_gets_no_connections_that_cannot_win \
+    scenarios renewing::a_line_that_is_slow_gets_no_connections_that_cannot_win \
     'more connections over a slow line'
 
 plant redials-at-once lock-runtime/src/store/redis/connection/slot.rs \

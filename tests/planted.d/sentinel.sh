@@ -13,15 +13,21 @@ plant replica-taken-for-master lock-runtime/src/store/redis/connection/slot.rs \
     'READONLY'
 
 plant lower-epoch-followed lock-runtime/src/store/redis/sentinel/agreement.rs \
-    'Some(present) if highest > present.epoch =>' \
-    'Some(present) if highest != present.epoch =>' \
-    lib store::redis::sentinel::agreement::tests::one_sentinel_with_a_higher_epoch_is_followed_and_there_is_no_way_back \
-    'stay'
+    'vote.view.epoch > present.epoch && self.belongs(**vote));' \
+    'vote.view != present && self.belongs(**vote));' \
+    lib store::redis::sentinel::agreement::tests::one_sentinel_of_the_group_with_a_higher_epoch_is_followed \
+    'asked once'
+
+plant strangers-followed lock-runtime/src/store/redis/sentinel/agreement.rs \
+    'vote.view.epoch > present.epoch && self.belongs(**vote));' \
+    'vote.view.epoch > present.epoch);' \
+    lib store::redis::sentinel::agreement::tests::an_address_that_is_another_group_s_by_now_moves_nothing \
+    'asked once'
 
 plant first-answer-believed lock-runtime/src/store/redis/sentinel/agreement.rs \
-    'self.present.is_none() && !is_late &&' \
-    'self.present.is_none() && is_late &&' \
-    lib store::redis::sentinel::agreement::tests::the_first_server_is_that_of_the_highest_epoch_once_all_have_answered \
+    'if (self.is_most_of_the_url(&kin) || is_complete && speaks_for_all())' \
+    'if true' \
+    lib store::redis::sentinel::agreement::tests::the_first_server_is_that_of_the_highest_epoch_once_most_have_answered \
     'wait'
 
 plant hosts-of-the-url-only lock-runtime/src/store/redis/sentinel/mod.rs \
@@ -43,8 +49,8 @@ plant failures-of-before-told-again lock-runtime/src/store/redis/connection/plac
     'Connection refused'
 
 plant permanent-for-those-who-have-not-answered lock-runtime/src/store/redis/sentinel/agreement.rs \
-    'None if !is_complete => Decision::Wait,' \
-    'None if !is_complete && !is_late => Decision::Wait,' \
+    'if !is_complete {' \
+    'if !is_complete && votes.is_empty() == self.sentinels.is_empty() {' \
     lib store::redis::sentinel::agreement::tests::one_that_refuses_for_good_does_not_speak_for_those_that_are_slow \
     'wait'
 

@@ -29,7 +29,7 @@ plant left-free-by-permission lock-runtime/src/store/redis/ops/exclusive_release
 plant left-free-for-too-long lock-runtime/src/acquire/attempt.rs \
     'let has_time = |pause| pause < self.left(self.manager.clock.now());' \
     'let has_time = |_| self.left(self.manager.clock.now()) < Duration::MAX;' \
-    promises strangers::a_call_takes_what_was_left_free_if_it_cannot_wait_until_that_is_over \
+    scenarios releasing::a_call_takes_what_was_left_free_if_it_cannot_wait_until_that_is_over \
     'it waits for what is free'
 
 plant left-free-for-those-who-did-not-wait lock-runtime/src/acquire/local_queue.rs \

@@ -27,7 +27,7 @@ plant foreign-like-ours lock-runtime/src/store/redis/queue/look.rs \
 plant join-after-listening lock-runtime/src/store/redis/queue/mod.rs \
     'if let Some(turn) = self.join(&commands, request, ticket).await? {' \
     'while !self.is_listening() { tokio::time::sleep(Duration::from_secs(20)).await } if let Some(turn) = self.join(&commands, request, ticket).await? {' \
-    promises waiting::a_silent_connection_delays_those_who_wait_for_many_keys_once \
+    scenarios waiting::a_silent_connection_delays_those_who_wait_for_many_keys_once \
     'calls got their free keys'
 
 plant refused-take-forgotten lock-runtime/src/acquire/attempt.rs \

@@ -529,43 +529,6 @@ async fn a_store_is_told_of_a_late_renewal_while_most_of_the_time_is_left() {
     }
 }
 
-// --- Lines that are slow -----------------------------------------------------------------------------------------------
-
-#[tokio::test]
-async fn a_line_that_is_slow_gets_no_connections_that_cannot_win() {
-    let server = Server::start();
-    let proxy = Proxy::to(&server);
-    proxy.replies(Flow::Delay(Duration::from_millis(260)));
-    let mut guards = Vec::new();
-    // Each manager checks its lock every 400 ms.
-    for number in 0..3 {
-        let locks = patient(LockManager::builder(&proxy.url())).await;
-        let request = locks.lock(format!("slow:{number}")).wait(PATIENCE);
-        guards.push((request.acquire().await.unwrap(), locks));
-    }
-    let (before, since) = (proxy.accepted(), Stamp::now());
-    let mark = proxy.mark();
-    eventually("many checks", || async {
-        proxy.commands()[mark..]
-            .iter()
-            .filter(|command| command.is_script() && command.reply.is_some())
-            .count()
-            >= 40
-    })
-    .await;
-    let (made, now) = (proxy.accepted() - before, Stamp::now());
-    // A busy machine may make an answer later than the line does. If each late answer made a connection, there would be more than 20.
-    let pauses = now.since(since).saturating_sub(now.calm_since(since));
-    let excused = u64::try_from(pauses.as_millis()).unwrap() / 100;
-    assert!(
-        made <= 15 + excused,
-        "{made} more connections over a slow line, in {pauses:?} of pauses"
-    );
-    for (guard, _locks) in guards {
-        guard.release().await.unwrap();
-    }
-}
-
 // --- Releases in the background ----------------------------------------------------------------------------------------
 
 #[tokio::test]

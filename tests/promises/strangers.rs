@@ -197,41 +197,6 @@ async fn what_a_release_leaves_free_is_not_taken_by_the_next_in_line() {
     assert!(left_free >= 10, "{left_free} of 20 releases may have left it free");
 }
 
-/// In the queue its turn would come too late: after the moment in which the lock is left free.
-#[tokio::test]
-async fn a_call_takes_what_was_left_free_if_it_cannot_wait_until_that_is_over() {
-    let server = Server::start();
-    let proxy = Proxy::to(&server);
-    let pause = Duration::from_millis(500);
-    let locks = each_left_free(&proxy.url(), pause).default_lease(LONG).build().unwrap();
-    let mut held = locks.lock("k").wait(PATIENCE).acquire().await.unwrap();
-    for round in 0..5 {
-        let short = Duration::from_millis(480);
-        let began = Stamp::now();
-        let next = tokio::spawn(locks.lock("k").wait(short).acquire());
-        // The only thread polls it once: it stands in line.
-        tokio::task::yield_now().await;
-        held.release().await.unwrap();
-        let next = next.await.unwrap();
-        let now = Stamp::now();
-        held = match next {
-            Ok(held) => held,
-            // Its time was over before it could ask.
-            Err(_) if now.since(began).saturating_sub(now.calm_since(began)) >= short / 4 => {
-                locks.lock("k").wait(PATIENCE).acquire().await.unwrap()
-            }
-            Err(error) => panic!("it waits for what is free, in round {round}: {error}"),
-        };
-    }
-    held.release().await.unwrap();
-    let commands = proxy.commands();
-    let leaves_free = |last: &Vec<u8>| last.ends_with(b":1");
-    let left_free = commands
-        .iter()
-        .filter(|command| command.arguments.last().is_some_and(leaves_free));
-    assert!(left_free.count() >= 2, "the lock was not left free");
-}
-
 /// Such a user can neither ask for the time nor use the queue.
 #[tokio::test]
 async fn a_user_with_the_fewest_permissions_gives_back_what_others_wait_for() {

@@ -195,42 +195,6 @@ async fn within<T>(bound: Duration, what: &str, future: impl Future<Output = T>)
     }
 }
 
-/// The connection on which the process listens has fallen silent before it does. It is noticed once, not once by each who waits.
-#[tokio::test]
-async fn a_silent_connection_delays_those_who_wait_for_many_keys_once() {
-    let server = Server::start();
-    let proxy = Proxy::to(&server);
-    let (holding, locks) = (waiting(&server.url()), replacing(&proxy.url(), SILENCE));
-    locks.check_connection().await.unwrap();
-    let mut held = Vec::new();
-    for key in 0..40 {
-        held.push(holding.lock(format!("{key}")).acquire().await.unwrap());
-    }
-    let silent = proxy.on_next(subscribes, Action::LoseRequest);
-    let mut calls: Vec<_> = (0..40).map(|key| Call::begin(locks.lock(format!("{key}")))).collect();
-    silent.done().await;
-    let freed = Stamp::now();
-    let all = async {
-        for guard in held {
-            guard.release().await.unwrap();
-        }
-        for call in &mut calls {
-            call.entered().await;
-        }
-    };
-    // Five times what it takes to notice the silence.
-    within(SILENCE * 5, "40 calls got their free keys", all).await;
-    let (made, now) = (proxy.accepted(), Stamp::now());
-    // One for commands, the silent one, and the one that took its place. A pause makes a line silent as well.
-    let pauses = now.since(freed).saturating_sub(now.calm_since(freed));
-    let excused = u64::try_from(pauses.as_millis()).unwrap() / 250;
-    // If each who waits had noticed it, there would be 40.
-    assert!(made <= 15 + excused, "{made} connections");
-    for call in calls {
-        call.end().await.unwrap();
-    }
-}
-
 /// Polls an acquisition so often and then no more, and returns whether that was before its end. With its runtime: it drives nothing else then.
 async fn freeze(
     locks: LockManager,

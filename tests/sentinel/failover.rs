@@ -390,3 +390,39 @@ async fn a_failover_soon_after_the_only_sentinel_is_back_is_heard_of() {
     })
     .await;
 }
+
+/// Their epochs begin anew, so nothing but their number speaks for them.
+#[tokio::test]
+async fn sentinels_that_are_told_of_another_master_are_followed_though_the_former_one_answers() {
+    let (former, present) = (Server::start(), Server::start());
+    let watched = |server: &Server| format!("127.0.0.1 {} 2", server.port());
+    let sentinels = [(); 3].map(|()| {
+        let monitor = format!("sentinel monitor {MASTER_NAME}");
+        Server::builder().sentinel().arg(&monitor, &watched(&former)).start()
+    });
+    let hosts = sentinels
+        .each_ref()
+        .map(|sentinel| format!("127.0.0.1:{}", sentinel.port()));
+    let url = format!("redis+sentinel://{}/{MASTER_NAME}", hosts.join(","));
+    let builder = LockManager::builder(&url)
+        .default_wait(PATIENCE)
+        .default_lease(PATIENCE * 4);
+    let locks = builder.build().unwrap();
+    eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
+    let body = tokio::spawn(locks.lock("stock:7").run(std::future::pending::<()>()));
+    eventually("the lock to be held", || async { former.exists(KEY) }).await;
+
+    for sentinel in &sentinels {
+        sentinel.cmd(&["SENTINEL", "REMOVE", MASTER_NAME]);
+        let port = present.port().to_string();
+        sentinel.cmd(&["SENTINEL", "MONITOR", MASTER_NAME, "127.0.0.1", &port, "2"]);
+    }
+    let ended = tokio::time::timeout(PATIENCE, body)
+        .await
+        .expect("the lock is lost")
+        .unwrap();
+    assert!(ended.as_ref().is_err_and(LockError::is_lost), "{ended:?}");
+    let guard = locks.lock("stock:7").acquire().await.unwrap();
+    assert!(present.exists(KEY));
+    guard.release().await.unwrap();
+}

@@ -53,14 +53,29 @@ async fn a_lock_is_taken_on_the_master_and_released_there() {
 #[tokio::test]
 async fn the_others_are_asked_if_some_sentinels_do_not_answer() {
     let server = Server::start();
-    let (running, gone) = (watching(&server, MASTER_NAME), watching(&server, MASTER_NAME));
-    let silent = watching(&server, MASTER_NAME);
+    let sentinels = [(); 5].map(|()| watching(&server, MASTER_NAME));
+    let [gone, silent, ..] = &sentinels;
     gone.kill();
     silent.pause();
-    let locks = manager(&url_of(&[&gone, &silent, &running], MASTER_NAME));
+    let locks = manager(&url_of(&sentinels.each_ref(), MASTER_NAME));
     locks.check_connection().await.unwrap();
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     silent.resume();
+}
+
+#[tokio::test]
+async fn one_sentinel_of_three_is_not_believed() {
+    let server = Server::start();
+    let sentinels = [(); 3].map(|()| watching(&server, MASTER_NAME));
+    let [first, second, _] = &sentinels;
+    first.kill();
+    second.kill();
+    let said = refused(&url_of(&sentinels.each_ref(), MASTER_NAME)).await;
+    assert!(
+        said.contains("1 of the 3 sentinels of the URL name the master"),
+        "{said}"
+    );
+    assert!(said.contains("see that most of the sentinels run"), "{said}");
 }
 
 #[tokio::test]

@@ -23,8 +23,8 @@ const HEARD_WITHIN: u64 = 1_000;
 const DEMOTED_AFTER: Duration = Duration::from_secs(10);
 /// A store that no message reaches asks by itself within this time: every ten seconds, with the time for an answer.
 const ASKS_WITHIN: Duration = Duration::from_secs(11);
-/// Where the epoch is no higher than before, sentinels are believed once the former master is in doubt.
-const DOUBTED_WITHIN: Duration = Duration::from_secs(3);
+/// Where the epoch is no higher than before, sentinels are believed once most have named the new master twice within this time.
+const BELIEVED_WITHIN: Duration = Duration::from_secs(4);
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
 /// A fault of a group strikes.
@@ -282,7 +282,7 @@ async fn fail_over(stage: &Arc<Stage>, group: &Group, kind: Fault, end: Option<E
     // A store that has heard nothing asks by itself.
     if untold.is_low {
         drop(demoted.await);
-        sleep(DOUBTED_WITHIN).await;
+        sleep(ASKS_WITHIN + BELIEVED_WITHIN).await;
     } else if untold.troubles.iter().any(Option::is_some) {
         sleep((ASKS_WITHIN + KNOWN_AFTER).saturating_sub(accepts_since.elapsed())).await;
     }

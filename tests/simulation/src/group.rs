@@ -64,6 +64,7 @@ impl Group {
                 shown: server_address(0),
                 epoch: 0,
                 others: others.map(sentinel_address).collect(),
+                set_up: 0,
             });
         }
         let group = Self(Arc::new(Inner {
@@ -185,11 +186,14 @@ impl Group {
         state.followers.promote(&self.0.servers, number);
     }
 
-    /// Sentinels count from the beginning again.
+    /// Sentinels are set up anew, and count from the beginning again.
     pub fn resets_epochs(&self) {
         self.state().epoch = 0;
         for sentinel in self.sentinels() {
-            sentinel.learns(|knowledge| knowledge.epoch = 0);
+            sentinel.learns(|knowledge| {
+                knowledge.epoch = 0;
+                knowledge.set_up += 1;
+            });
         }
     }
 

@@ -365,6 +365,14 @@ impl Network {
         links.map(|(id, _)| *id).collect()
     }
 
+    /// Returns the connections of a process's lock thread, the oldest first.
+    pub fn background_links(&self, process: u32) -> Vec<u64> {
+        let state = self.state();
+        let links = state.links.iter();
+        let links = links.filter(|(_, link)| link.process == process && link.is_background);
+        links.map(|(id, _)| *id).collect()
+    }
+
     /// Returns the number of all connections, and how many were asked for so far.
     pub fn counts(&self) -> (usize, u64) {
         let state = self.state();
@@ -404,22 +412,18 @@ impl Network {
 
     /// Lets nothing through on the connections of a process's lock thread, and lets it make no new ones; or ends that.
     pub fn cut_off(&self, process: u32, is_cut_off: bool) {
-        let (links, silence) = {
-            let mut state = self.state();
-            if is_cut_off {
-                state.cut_off.insert(process);
-            } else {
-                state.cut_off.remove(&process);
-            }
-            let links = state.links.iter();
-            let links = links.filter(|(_, link)| link.process == process && link.is_background);
-            let silence = Silence {
-                up: is_cut_off,
-                down: is_cut_off,
-            };
-            (links.map(|(id, _)| *id).collect::<Vec<_>>(), silence)
+        if is_cut_off {
+            self.state().cut_off.insert(process);
+        } else {
+            self.state().cut_off.remove(&process);
+        }
+        let silence = Silence {
+            up: is_cut_off,
+            down: is_cut_off,
         };
-        links.into_iter().for_each(|link| self.silence(link, silence));
+        for link in self.background_links(process) {
+            self.silence(link, silence);
+        }
     }
 
     /// Lets a process connect as a user that may not subscribe, and ends its connections.

@@ -32,6 +32,8 @@ pub struct Knowledge {
     pub shown: Address,
     pub epoch: u64,
     pub others: Vec<Address>,
+    /// How often the sentinels were set up anew, which gives each another run id.
+    pub set_up: u64,
 }
 
 /// The commands of a sentinel that are those of a server.
@@ -68,7 +70,12 @@ impl Knowledge {
         } else if is(1, b"MASTER") {
             if is_known { Ok(self.about()) } else { unknown() }
         } else if is(1, b"SENTINELS") {
-            let others = self.others.iter().map(|other| Reply::Map(place(other)));
+            let others = self.others.iter().map(|other| {
+                let mut about = place(other);
+                let id = format!("{}-{}", other.host, self.set_up);
+                about.push((Reply::text("runid"), Reply::text(&id)));
+                Reply::Map(about)
+            });
             if is_known {
                 Ok(Reply::Array(others.collect()))
             } else {

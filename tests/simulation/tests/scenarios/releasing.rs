@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::world::{TRIP, ms, play};
+use lock_runtime::HandoverLimits;
+use tokio::time::{Instant, sleep};
+
+use crate::world::{TRIP, ms, play, queue_up};
 
 /// A release tells the first call that waits in another process: it need not look. Without the message it would look after 250 ms at the
 /// latest.
@@ -28,30 +31,14 @@ fn fair_calls_of_several_processes_are_let_in_one_after_another_by_messages() {
     play(|world| async move {
         let callers = [0, 1, 2].map(|number| world.process(number));
         let held = callers[0].locks.lock("stock").fair().acquire().await.unwrap();
-        let (order, mut came) = tokio::sync::mpsc::unbounded_channel();
-        let mut calls = Vec::new();
-        for nth in 0..30_usize {
-            let caller = &callers[nth % 3];
-            let (locks, order) = (caller.locks.clone(), order.clone());
-            calls.push(caller.spawn(async move {
-                let body = async { order.send(nth).unwrap() };
-                locks.lock("stock").fair().wait(Duration::from_secs(60)).run(body).await
-            }));
-            // Each process connects first.
-            tokio::time::sleep(ms(100)).await;
-        }
+        let (calls, order) = queue_up(&callers, 30, Duration::ZERO).await;
         let released = world.now();
         held.release().await.unwrap();
         for call in calls {
             call.await.unwrap().unwrap();
         }
-        drop(order);
         let took = world.now() - released;
-        let mut order = Vec::new();
-        while let Some(nth) = came.recv().await {
-            order.push(nth);
-        }
-        assert_eq!(order, (0..30).collect::<Vec<_>>());
+        assert_eq!(*order.lock().unwrap(), (0..30).collect::<Vec<_>>());
         assert!(took <= 30 * (6 * TRIP + ms(2)), "{took:?}");
     });
 }
@@ -62,21 +49,7 @@ fn a_call_that_is_not_fair_does_not_get_between_when_the_lock_is_handed_over() {
     play(|world| async move {
         let callers = [0, 1].map(|number| world.process(number));
         let held = callers[0].locks.lock("stock").acquire().await.unwrap();
-        let (order, mut came) = tokio::sync::mpsc::unbounded_channel();
-        let mut calls = Vec::new();
-        for nth in 0..40_usize {
-            let caller = &callers[nth % 2];
-            let (locks, order) = (caller.locks.clone(), order.clone());
-            calls.push(caller.spawn(async move {
-                let request = locks.lock("stock").fair().wait(Duration::from_secs(60));
-                let body = async {
-                    order.send(nth).unwrap();
-                    tokio::time::sleep(ms(3)).await;
-                };
-                request.run(body).await
-            }));
-            tokio::time::sleep(ms(100)).await;
-        }
+        let (mut calls, order) = queue_up(&callers, 40, ms(3)).await;
         let over = Arc::new(AtomicBool::new(false));
         let mut thieves = Vec::new();
         for number in 2..5 {
@@ -92,7 +65,7 @@ fn a_call_that_is_not_fair_does_not_get_between_when_the_lock_is_handed_over() {
                 tries
             }));
         }
-        tokio::time::sleep(ms(100)).await;
+        sleep(ms(100)).await;
         held.release().await.unwrap();
         // The lock is free after the last one.
         for call in calls.drain(..39) {
@@ -103,12 +76,7 @@ fn a_call_that_is_not_fair_does_not_get_between_when_the_lock_is_handed_over() {
             assert!(thief.await.unwrap() > 40);
         }
         calls.remove(0).await.unwrap().unwrap();
-        drop(order);
-        let mut order = Vec::new();
-        while let Some(nth) = came.recv().await {
-            order.push(nth);
-        }
-        assert_eq!(order, (0..40).collect::<Vec<_>>());
+        assert_eq!(*order.lock().unwrap(), (0..40).collect::<Vec<_>>());
     });
 }
 
@@ -161,5 +129,36 @@ fn a_killed_process_at_the_front_of_the_queue_costs_nothing_once_its_connections
         let held = waiting.await.unwrap().unwrap();
         assert!(world.now() <= ms(1_010) + 6 * TRIP + ms(2), "{:?}", world.now());
         held.release().await.unwrap();
+    });
+}
+
+/// In the queue its turn would come too late: after the moment in which the lock is left free.
+#[test]
+fn a_call_takes_what_was_left_free_if_it_cannot_wait_until_that_is_over() {
+    play(|world| async move {
+        let pause = ms(500);
+        let caller = world.process_with(0, |builder| {
+            builder.handover(HandoverLimits::OFF).leave_free(pause, Duration::ZERO)
+        });
+        let ask = |wait| caller.spawn(caller.locks.lock("stock").wait(wait).acquire());
+        let queue = "dist_lock:%lock-queue:{dist_lock:stock}";
+        let free_until = || world.server.command(&["ZSCORE", queue, "free"]);
+        let mut held = ask(ms(480)).await.unwrap().unwrap();
+        // The last call has the time to wait.
+        for wait in [480, 480, 480, 480, 480, 520].map(ms) {
+            // The lock is left free again only when that of the release before is over.
+            sleep(pause).await;
+            let before = free_until();
+            let asked = Instant::now();
+            let next = ask(wait);
+            sleep(ms(1)).await;
+            caller.spawn(held.release()).await.unwrap().unwrap();
+            assert_ne!(free_until(), before, "the lock was not left free");
+            held = next.await.unwrap().expect("it waits for what is free");
+            let took = asked.elapsed();
+            let least = if wait < pause { Duration::ZERO } else { pause };
+            assert!(took >= least && took <= least + 10 * TRIP, "{wait:?}: {took:?}");
+        }
+        caller.spawn(held.release()).await.unwrap().unwrap();
     });
 }

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use lock_runtime::{LockError, LostReason};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::world::{TRIP, ms, play};
 
@@ -88,5 +88,34 @@ fn a_deleted_key_ends_the_body_within_two_round_trips() {
             ),
             "{ended:?}"
         );
+    });
+}
+
+/// An answer takes 260 ms, and each manager checks its lock every 400 ms. A connection that is made beside one that owes an answer would not be
+/// ready before that answer arrives.
+#[test]
+fn a_line_that_is_slow_gets_no_connections_that_cannot_win() {
+    play(|world| async move {
+        let mut guards = Vec::new();
+        for number in 0..3 {
+            // The first connection of a process takes a dozen round trips, longer than the default allows.
+            let caller = world.process_with(number, |builder| builder.connect_timeout(Duration::from_secs(10)));
+            world.network.change(number, |way| way.latency = (ms(130), ms(130)));
+            let request = caller.locks.lock(format!("slow:{number}")).lease(LEASE);
+            guards.push((caller.spawn(request.acquire()).await.unwrap().unwrap(), caller));
+        }
+        // Until the last of them has the connection on which it checks.
+        sleep(ms(3_000)).await;
+        let (_, before) = world.network.counts();
+        drop(world.trace.take());
+        sleep(ms(6_000)).await;
+        let (_, now) = world.network.counts();
+        let (_, commands) = world.trace.take();
+        let checks = commands.iter().filter(|line| line.contains(": EVALSHA ")).count();
+        assert!(checks >= 40, "{checks} checks");
+        assert_eq!(now - before, 0, "more connections over a slow line");
+        for (guard, caller) in guards {
+            caller.spawn(guard.release()).await.unwrap().unwrap();
+        }
     });
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_runtime::{HandoverLimits, LockError};
+use lock_runtime::{Backoff, HandoverLimits, LockError};
+use lock_simulation::network::Silence;
 use tokio::time::{Instant, sleep};
 
 use crate::world::{TRIP, ms, play};
@@ -104,5 +105,53 @@ fn the_lock_of_a_killed_process_is_taken_when_its_lease_is_over() {
         let after = world.now() - taken;
         assert!(after >= lease - 2 * TRIP && after <= lease + ms(60), "{after:?}");
         held.release().await.unwrap();
+    });
+}
+
+/// The connection on which the process listens has fallen silent before it does. It is noticed once, not once by each who waits.
+#[test]
+fn a_silent_connection_delays_those_who_wait_for_many_keys_once() {
+    play(|world| async move {
+        // The default of the response time-out.
+        let silence = ms(1_000);
+        // A call that waits never gets a lock by trying again.
+        let never = Duration::from_secs(1_000);
+        let holder = world.process(0);
+        let waiter = world.process_with(1, |builder| builder.backoff(Backoff::new(never, never)));
+        let mut held = Vec::new();
+        for key in 0..40 {
+            let request = holder.locks.lock(format!("{key}"));
+            held.push(holder.spawn(request.acquire()).await.unwrap().unwrap());
+        }
+        let locks = waiter.locks.clone();
+        let connected = waiter.spawn(async move { locks.check_connection().await });
+        connected.await.unwrap().unwrap();
+        let [listener] = world.network.background_links(1)[..] else {
+            panic!("{:?}", world.network.background_links(1));
+        };
+        let up = Silence { up: true, down: false };
+        world.network.silence(listener, up);
+        let (asked, (_, before)) = (world.now(), world.network.counts());
+        let mut calls = Vec::new();
+        for key in 0..40 {
+            let request = waiter.locks.lock(format!("{key}")).wait(Duration::from_secs(60));
+            calls.push(waiter.spawn(request.run(async {})));
+        }
+        // All of them wait by then, and the silence is not over.
+        sleep(ms(200)).await;
+        for guard in held {
+            holder.spawn(guard.release()).await.unwrap().unwrap();
+        }
+        assert!(world.now() - asked < silence);
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        let (took, (_, now)) = (world.now() - asked, world.network.counts());
+        assert!(
+            took >= silence && took <= silence + ms(60),
+            "40 calls got their free keys after {took:?}"
+        );
+        // The connection that takes the place of the silent one.
+        assert_eq!(now - before, 1, "more connections");
     });
 }

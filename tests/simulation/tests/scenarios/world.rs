@@ -1,10 +1,12 @@
-//! A server, the way to it, and processes.
+//! A server or a group of them, the way there, and processes.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_runtime::{LockManager, LockManagerBuilder};
+use lock_runtime::{LockError, LockManager, LockManagerBuilder};
+use lock_simulation::group::{Group, SENTINELS, SERVERS};
 use lock_simulation::network::Network;
 use lock_simulation::process::Process;
 use lock_simulation::server::Server;
@@ -13,7 +15,7 @@ use lock_simulation::servers::Servers;
 use lock_simulation::trace::Trace;
 use tokio::runtime::{Builder, RngSeed};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 #[path = "../../src/chance.rs"]
 mod chance;
@@ -28,6 +30,7 @@ pub const fn ms(number: u64) -> Duration {
 pub struct World {
     pub server: Server,
     pub network: Network,
+    pub trace: Trace,
     servers: Servers,
     began: Instant,
 }
@@ -43,6 +46,29 @@ pub fn play<F>(scenario: impl FnOnce(World) -> F + Send + 'static)
 where
     F: Future<Output = ()>,
 {
+    play_with(|trace| Servers::One(Server::new(Version::Redis8, trace)), scenario);
+}
+
+/// The same with three servers, the first of which is the master, and three sentinels.
+pub fn play_behind_sentinels<F>(scenario: impl FnOnce(World, Group) -> F + Send + 'static)
+where
+    F: Future<Output = ()>,
+{
+    let group = |trace: &Trace| Servers::Group(Group::new(Version::Redis8, trace, &[Duration::ZERO; SERVERS]));
+    play_with(group, |world| {
+        let Servers::Group(group) = world.servers.clone() else {
+            unreachable!("the world has a group")
+        };
+        scenario(world, group)
+    });
+}
+
+fn play_with<F>(
+    servers: impl FnOnce(&Trace) -> Servers + Send + 'static,
+    scenario: impl FnOnce(World) -> F + Send + 'static,
+) where
+    F: Future<Output = ()>,
+{
     let played = std::thread::spawn(|| {
         chance::seed(1);
         let runtime = Builder::new_current_thread()
@@ -52,13 +78,15 @@ where
             .build()
             .unwrap();
         let play = async {
-            let server = Server::new(Version::Redis8, &Trace::new(false));
-            let servers = Servers::One(server.clone());
+            let trace = Trace::new(true);
+            let servers = servers(&trace);
+            let server = servers.server_of(b"");
             let network = Network::new(servers.places(), 1);
             let began = Instant::now();
             let world = World {
                 server,
                 network,
+                trace,
                 servers,
                 began,
             };
@@ -86,7 +114,8 @@ impl World {
         let process = Process::new(number, 0, 0.0, fastrand::Rng::with_seed(u64::from(number)));
         self.network.change(number, |way| way.latency = (TRIP, TRIP));
         let (network, home) = (self.network.clone(), process.clone());
-        let builder = LockManager::builder(&self.servers.url(number.try_into().unwrap(), 1))
+        // All sentinels, if there are some.
+        let builder = LockManager::builder(&self.servers.url(number.try_into().unwrap(), SENTINELS))
             .world(process.world())
             .dial(move |info, config| network.clone().dial(home.clone(), info, config));
         let locks = build(builder).build().unwrap();
@@ -110,4 +139,26 @@ impl Caller {
     pub fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.process.spawn(0, task)
     }
+}
+
+/// Begins so many calls in the store's queue for one lock, of the processes in turn, with bodies that take so long. Returns them, and the
+/// numbers of those that have got in, in order.
+pub async fn queue_up(
+    callers: &[Caller],
+    count: usize,
+    body: Duration,
+) -> (Vec<JoinHandle<Result<(), LockError>>>, Arc<Mutex<Vec<usize>>>) {
+    let order = Arc::<Mutex<Vec<usize>>>::default();
+    let mut calls = Vec::new();
+    for (nth, caller) in (0..count).zip(callers.iter().cycle()) {
+        let entered = Arc::clone(&order);
+        let request = caller.locks.lock("stock").fair().wait(Duration::from_secs(60));
+        calls.push(caller.spawn(request.run(async move {
+            entered.lock().unwrap().push(nth);
+            sleep(body).await;
+        })));
+        // Each process connects first.
+        sleep(ms(100)).await;
+    }
+    (calls, order)
 }

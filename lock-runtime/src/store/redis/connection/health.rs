@@ -197,6 +197,13 @@ impl Board {
         });
     }
 
+    /// Removes a sentinel that is not asked any more. Must not be called while a lock is held.
+    pub(in crate::store::redis) fn no_sentinel(&self, address: &str) {
+        let is_it = |server: &ServerHealth| server.role == ServerRole::Sentinel && *server.address == *address;
+        self.servers
+            .send_modify(|servers| servers.retain(|server| !is_it(server)));
+    }
+
     fn now(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + self.host.unix_time()
     }

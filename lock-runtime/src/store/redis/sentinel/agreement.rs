@@ -2,16 +2,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
+use crate::host::Moment;
 use crate::store::StoreError;
+
+/// The time after which most sentinels are asked a second time whether they name another server than
+/// the present one, though no failover shows that it took over. Longer than the others need to hear of
+/// a failover.
+pub(super) const AGAIN: Duration = Duration::from_secs(3);
 
 /// What one sentinel says about the master.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct View {
-    /// Grows with every failover.
+    /// Grows with every failover. Epochs of different groups of sentinels cannot be compared.
     pub(super) epoch: u64,
     pub(super) host: String,
     pub(super) port: u16,
+}
+
+impl View {
+    fn server(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
 }
 
 impl fmt::Display for View {
@@ -29,6 +42,14 @@ pub(super) struct Trouble {
     pub(super) is_permanent: bool,
 }
 
+/// Another sentinel, as one names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Other {
+    /// Its run id, which it keeps as long as its configuration file.
+    pub(super) id: String,
+    pub(super) address: String,
+}
+
 /// What follows from an answer.
 #[derive(Debug)]
 pub(super) enum Decision {
@@ -37,22 +58,87 @@ pub(super) enum Decision {
     /// All is as before.
     Stay,
     /// This is the server from now on.
-    Move(View),
+    Move {
+        view: View,
+        former: Option<View>,
+        /// The sentinels that decided.
+        named_by: Vec<String>,
+    },
     /// No server is known. With the number of the oldest question that a sentinel's answer is for.
     Missing(StoreError, u64),
 }
 
+/// One sentinel, as this process knows it.
+#[derive(Default)]
+struct Sentinel {
+    answer: Option<Result<View, Trouble>>,
+    /// The others that it named last.
+    others: Vec<Other>,
+    /// The number of the latest question that it has answered.
+    question: u64,
+    /// The times of the first and the latest question in a row that it answered with the same server.
+    named: Option<(Moment, Moment)>,
+}
+
+/// What a sentinel says that names a server.
+#[derive(Clone, Copy)]
+struct Vote<'a> {
+    sentinel: &'a str,
+    is_given: bool,
+    view: &'a View,
+    others: &'a [Other],
+    /// For how long it has named this server.
+    steady: Duration,
+}
+
+impl<'a> Vote<'a> {
+    fn ids(self) -> impl Iterator<Item = &'a str> {
+        self.others.iter().map(|other| other.id.as_str())
+    }
+
+    /// Returns what tells this sentinel from others. It may be known by a host name and by an address,
+    /// and counts once, since no other one names the same others.
+    fn identity(self) -> BTreeSet<&'a str> {
+        if self.others.is_empty() {
+            BTreeSet::from([self.sentinel])
+        } else {
+            self.ids().collect()
+        }
+    }
+
+    /// Returns `true` if both watch the same servers: they name the same one, or the same sentinels.
+    fn is_kin(self, other: Self) -> bool {
+        let (ids, others): (BTreeSet<_>, BTreeSet<_>) = (self.ids().collect(), other.ids().collect());
+        let (shared, least) = (ids.intersection(&others).count(), ids.len().min(others.len()));
+        self.view.server() == other.view.server() || shared > 0 && shared * 2 >= least
+    }
+}
+
+/// Returns how many sentinels have these votes.
+fn count<'a>(votes: impl Iterator<Item = Vote<'a>>) -> usize {
+    votes.map(Vote::identity).collect::<BTreeSet<_>>().len()
+}
+
+/// Returns the size of the largest group that one of these belongs to, as far as it knows.
+fn group(votes: &[Vote<'_>]) -> usize {
+    votes.iter().map(|vote| vote.others.len() + 1).max().unwrap_or_default()
+}
+
 /// The views of all sentinels.
+///
+/// An epoch counts failovers, each of which most sentinels of a group have agreed to. So one sentinel
+/// with a higher epoch is enough to move, if it shows that it belongs to the group of before: by the run
+/// ids of the sentinels that it names. An address of the URL may be another group's by now, and sentinels
+/// may have been set up anew. So else most sentinels of the URL are needed, and where their epoch is no
+/// higher, twice.
 pub(super) struct Agreement {
     master: String,
     /// The sentinels of the URL.
     given: Vec<String>,
-    views: BTreeMap<String, Option<Result<View, Trouble>>>,
-    /// The other sentinels that each of them named last.
-    others: BTreeMap<String, BTreeSet<String>>,
-    /// The number of the latest question that each of them has answered.
-    answered: BTreeMap<String, u64>,
+    sentinels: BTreeMap<String, Sentinel>,
     present: Option<View>,
+    /// The run ids of the group that the present server belongs to.
+    members: BTreeSet<String>,
 }
 
 impl Agreement {
@@ -61,26 +147,51 @@ impl Agreement {
         let given: Vec<String> = sentinels.collect();
         Self {
             master: master.to_owned(),
-            views: given.iter().map(|sentinel| (sentinel.clone(), None)).collect(),
+            sentinels: given.iter().map(|name| (name.clone(), Sentinel::default())).collect(),
             given,
-            others: BTreeMap::new(),
-            answered: BTreeMap::new(),
             present: None,
+            members: BTreeSet::new(),
         }
     }
 
     /// Adds a sentinel. Returns `false` if it is known.
     pub(super) fn add(&mut self, sentinel: &str) -> bool {
-        let is_new = !self.views.contains_key(sentinel);
+        let is_new = !self.sentinels.contains_key(sentinel);
         if is_new {
-            self.views.insert(sentinel.to_owned(), None);
+            self.sentinels.insert(sentinel.to_owned(), Sentinel::default());
         }
         is_new
     }
 
     /// Records which other sentinels one has named.
-    pub(super) fn name_others(&mut self, sentinel: &str, others: BTreeSet<String>) {
-        self.others.insert(sentinel.to_owned(), others);
+    pub(super) fn name_others(&mut self, sentinel: &str, others: Vec<Other>) {
+        if let Some(known) = self.sentinels.get_mut(sentinel) {
+            known.others = others;
+        }
+    }
+
+    /// Removes the sentinels that neither one of the URL names nor one that such a one names, and so on.
+    /// Returns their names.
+    pub(super) fn forget_unnamed(&mut self) -> Vec<String> {
+        let mut named: BTreeSet<&str> = self.given.iter().map(String::as_str).collect();
+        let mut unread: Vec<&str> = named.iter().copied().collect();
+        while let Some(sentinel) = unread.pop() {
+            let others = self.sentinels.get(sentinel).into_iter().flat_map(|known| &known.others);
+            unread.extend(
+                others
+                    .map(|other| other.address.as_str())
+                    .filter(|other| named.insert(other)),
+            );
+        }
+        let unnamed = self
+            .sentinels
+            .keys()
+            .filter(|sentinel| !named.contains(sentinel.as_str()));
+        let unnamed: Vec<String> = unnamed.cloned().collect();
+        for sentinel in &unnamed {
+            self.sentinels.remove(sentinel);
+        }
+        unnamed
     }
 
     /// Returns `true` if a server was found.
@@ -88,96 +199,178 @@ impl Agreement {
         self.present.is_some()
     }
 
+    /// Returns `true` if a sentinel names another server than the present one, or in a lower epoch.
+    pub(super) fn is_at_odds(&self, sentinel: &str) -> bool {
+        let answer = self.sentinels.get(sentinel).and_then(|known| known.answer.as_ref());
+        answer
+            .and_then(|answer| answer.as_ref().ok())
+            .is_some_and(|view| self.present.as_ref() != Some(view))
+    }
+
     pub(super) fn len(&self) -> usize {
-        self.views.len()
+        self.sentinels.len()
     }
 
-    /// Records a sentinel's answer to a question.
-    pub(super) fn learn(&mut self, sentinel: &str, view: Result<View, Trouble>, question: u64) {
-        self.answered.insert(sentinel.to_owned(), question);
-        self.views.insert(sentinel.to_owned(), Some(view));
-    }
-
-    /// Decides which server to use. `is_late` is `true` if those that have not answered are not
-    /// waited for, and `is_in_doubt` if the present server does not answer as it should.
-    ///
-    /// The highest epoch counts, and there is no way back to a lower one, unless the present server
-    /// is in doubt, no sentinel names it in the present epoch any more, and most sentinels agree on
-    /// another: they were set up anew, and count from the beginning.
-    pub(super) fn decide(&mut self, is_late: bool, is_in_doubt: bool) -> Decision {
-        let is_complete = self.views.values().all(Option::is_some);
-        if self.present.is_none() && !is_late && !is_complete {
-            return Decision::Wait;
-        }
-        let named: Vec<&View> = self
-            .views
-            .values()
-            .flatten()
-            .filter_map(|view| view.as_ref().ok())
-            .collect();
-        let Some(highest) = named.iter().map(|view| view.epoch).max() else {
-            return match &self.present {
-                Some(_) => Decision::Stay,
-                // The others are waited for as long as their own time-outs last.
-                None if !is_complete => Decision::Wait,
-                None => self.missing(self.failure()),
-            };
+    /// Records a sentinel's answer to a question, which was asked at this time.
+    pub(super) fn learn(&mut self, sentinel: &str, view: Result<View, Trouble>, question: u64, asked: Moment) {
+        let Some(known) = self.sentinels.get_mut(sentinel) else {
+            return;
         };
-        let latest: Vec<&View> = named.iter().copied().filter(|view| view.epoch == highest).collect();
+        let is_same = match (&known.answer, &view) {
+            (Some(Ok(before)), Ok(view)) => before.server() == view.server(),
+            _ => false,
+        };
+        let first = known.named.filter(|_| is_same).map_or(asked, |(first, _)| first);
+        known.named = view.is_ok().then_some((first, asked));
+        known.question = question;
+        known.answer = Some(view);
+    }
+
+    /// Decides which server to use.
+    pub(super) fn decide(&mut self) -> Decision {
+        let votes = self.votes();
         let chosen = match &self.present {
-            Some(present) if highest > present.epoch => Self::most_named(&latest, latest.len()),
-            Some(present) if is_in_doubt && !named.contains(&present) => self.named_by_most_of_all(),
-            Some(_) => None,
-            None => match Self::most_named(&latest, latest.len()) {
-                Some(view) => Some(view),
-                None => return self.missing(self.disagreement()),
+            None => match self.first(&votes) {
+                Ok(chosen) => Some(chosen),
+                Err(decision) => return decision,
             },
-        };
-        match chosen.cloned() {
-            Some(view) => {
-                self.present = Some(view.clone());
-                Decision::Move(view)
+            Some(present) => {
+                let chosen = self.succeeding(present, &votes);
+                let chosen = chosen.or_else(|| self.named_by_most_of_the_url(present, &votes));
+                chosen.or_else(|| self.insisted_on(present, &votes))
             }
-            None => Decision::Stay,
+        };
+        let deciding = chosen.iter().flat_map(|(_, deciding)| deciding);
+        let named_by = deciding.map(|vote| vote.sentinel.to_owned()).collect();
+        let Some(view) = chosen.map(|(view, _)| view).or(self.present.as_ref()).cloned() else {
+            return Decision::Stay;
+        };
+        // Those that name the server are its group.
+        let group: Vec<Vote<'_>> = votes
+            .into_iter()
+            .filter(|vote| vote.view.server() == view.server())
+            .collect();
+        let ids: BTreeSet<String> = group
+            .iter()
+            .flat_map(|vote| vote.ids())
+            .map(ToOwned::to_owned)
+            .collect();
+        if self.is_most_of_the_url(&group) {
+            self.members = ids;
+        } else {
+            self.members.extend(ids);
+        }
+        let former = self.present.replace(view.clone());
+        match &former {
+            // Sentinels that were set up anew and name the same server: their epochs count from now on.
+            Some(former) if former.server() == view.server() && former.epoch >= view.epoch => Decision::Stay,
+            _ => Decision::Move { view, former, named_by },
         }
     }
 
-    fn missing(&self, reason: StoreError) -> Decision {
-        Decision::Missing(reason, self.answered.values().min().copied().unwrap_or_default())
+    fn votes(&self) -> Vec<Vote<'_>> {
+        let votes = self.sentinels.iter().filter_map(|(sentinel, known)| {
+            let (first, latest) = known.named?;
+            Some(Vote {
+                sentinel,
+                is_given: self.given.contains(sentinel),
+                view: known.answer.as_ref()?.as_ref().ok()?,
+                others: &known.others,
+                steady: latest.since(first),
+            })
+        });
+        votes.collect()
     }
 
-    /// Returns the view that most of all sentinels have, those included that do not answer: as many
-    /// as the URL has, or as a sentinel that answers knows of.
-    ///
-    /// A sentinel may be known by a host name and by an address. It counts once, since no other one
-    /// names the same others.
-    fn named_by_most_of_all(&self) -> Option<&View> {
-        let mut all = self.given.len();
-        let mut votes: BTreeMap<&View, BTreeSet<BTreeSet<&str>>> = BTreeMap::new();
-        for (sentinel, view) in &self.views {
-            let Some(Ok(view)) = view else { continue };
-            let others = self.others.get(sentinel).filter(|others| !others.is_empty());
-            all = all.max(others.map_or(0, |others| others.len() + 1));
-            let identity = match others {
-                Some(others) => others.iter().map(String::as_str).collect(),
-                None => BTreeSet::from([sentinel.as_str()]),
+    /// Returns `true` for more than half of the sentinels of the URL.
+    fn is_most_of_the_url(&self, votes: &[Vote<'_>]) -> bool {
+        count(votes.iter().copied().filter(|vote| vote.is_given)) * 2 > self.given.len()
+    }
+
+    /// Returns `true` if most of the sentinels that one names were met before.
+    fn belongs(&self, vote: Vote<'_>) -> bool {
+        vote.ids().filter(|id| self.members.contains(*id)).count() * 2 > vote.others.len()
+    }
+
+    /// Chooses the first server: that of the highest epoch in a group which has most sentinels of the
+    /// URL. If that many do not answer, most sentinels of the group will do, unless one of the URL speaks
+    /// for another group.
+    fn first<'a>(&self, votes: &[Vote<'a>]) -> Result<Choice<'a>, Decision> {
+        let is_complete = self.sentinels.values().all(|known| known.answer.is_some());
+        for vote in votes {
+            let mut kin = vec![*vote];
+            while let Some(more) = votes.iter().find(|one| {
+                kin.iter().all(|known| known.sentinel != one.sentinel) && kin.iter().any(|known| known.is_kin(**one))
+            }) {
+                kin.push(*more);
+            }
+            let speaks_for_all = || {
+                let all = group(&kin).max(self.given.len());
+                let given = |votes: &[Vote<'_>]| votes.iter().filter(|vote| vote.is_given).count();
+                count(kin.iter().copied()) * 2 > all && given(&kin) == given(votes)
             };
-            votes.entry(view).or_default().insert(identity);
+            if (self.is_most_of_the_url(&kin) || is_complete && speaks_for_all())
+                && let Some(choice) = latest(kin)
+            {
+                return Ok(choice);
+            }
         }
-        let most = votes.into_iter().find(|(_, sentinels)| sentinels.len() * 2 > all);
-        most.map(|(view, _)| view)
+        // The others are waited for as long as their own time-outs last.
+        if !is_complete {
+            return Err(Decision::Wait);
+        }
+        let questions = self.sentinels.values().map(|known| known.question);
+        let reason = match votes {
+            [] => self.failure(),
+            [one, others @ ..] if others.iter().any(|other| other.view.server() != one.view.server()) => {
+                self.disagreement()
+            }
+            _ => self.too_few(votes),
+        };
+        Err(Decision::Missing(reason, questions.min().unwrap_or_default()))
     }
 
-    /// Returns the view that more than half of `all` have.
-    fn most_named<'a>(views: &[&'a View], all: usize) -> Option<&'a View> {
-        let votes = |one: &View| views.iter().filter(|view| **view == one).count();
-        views.iter().copied().find(|view| votes(view) * 2 > all)
+    /// Returns what sentinels of the group name after a failover.
+    fn succeeding<'a>(&self, present: &View, votes: &[Vote<'a>]) -> Option<Choice<'a>> {
+        let later = votes
+            .iter()
+            .filter(|vote| vote.view.epoch > present.epoch && self.belongs(**vote));
+        latest(later.copied().collect())
+    }
+
+    /// Returns what most sentinels of the URL name in a higher epoch.
+    fn named_by_most_of_the_url<'a>(&self, present: &View, votes: &[Vote<'a>]) -> Option<Choice<'a>> {
+        let later = votes.iter().filter(|vote| vote.view.epoch > present.epoch).copied();
+        self.agreed(later.collect())
+    }
+
+    /// Returns what most sentinels name that have been asked twice, in whichever epoch.
+    fn insisted_on<'a>(&self, present: &View, votes: &[Vote<'a>]) -> Option<Choice<'a>> {
+        let insist = votes.iter().filter(|vote| vote.view != present && vote.steady >= AGAIN);
+        let (view, deciding) = self.agreed(insist.copied().collect())?;
+        // The others of its group have not heard of the latest failover.
+        let is_later = |vote: &Vote<'_>| {
+            vote.view == present && view.epoch < present.epoch && deciding.iter().any(|other| vote.is_kin(*other))
+        };
+        let all = group(&deciding).max(self.given.len());
+        let is_most = count(deciding.iter().copied()) * 2 > all;
+        (is_most && !votes.iter().any(is_later)).then_some((view, deciding))
+    }
+
+    /// Returns the server that most sentinels of the URL name.
+    fn agreed<'a>(&self, votes: Vec<Vote<'a>>) -> Option<Choice<'a>> {
+        votes.iter().find_map(|one| {
+            let same = votes.iter().filter(|vote| vote.view.server() == one.view.server());
+            let same: Vec<Vote<'a>> = same.copied().collect();
+            let view = same.iter().map(|vote| vote.view).max()?;
+            self.is_most_of_the_url(&same).then_some((view, same))
+        })
     }
 
     /// Returns each sentinel's address and what `tell` says of its answer, separated by semicolons.
     fn each(&self, tell: impl Fn(&Result<View, Trouble>) -> Option<String>) -> String {
-        let told = self.views.iter().filter_map(|(sentinel, view)| {
-            let said = tell(view.as_ref()?)?;
+        let told = self.sentinels.iter().filter_map(|(sentinel, known)| {
+            let said = tell(known.answer.as_ref()?)?;
             Some(format!("{sentinel}: {said}"))
         });
         told.collect::<Vec<_>>().join("; ")
@@ -194,15 +387,28 @@ impl Agreement {
         )
     }
 
+    /// Returns the reason why what a few sentinels say is not believed.
+    fn too_few(&self, votes: &[Vote<'_>]) -> StoreError {
+        let given = votes.iter().filter(|vote| vote.is_given).count();
+        let said = self.each(|view| {
+            Some(match view {
+                Ok(view) => view.to_string(),
+                Err(trouble) => trouble.text.clone(),
+            })
+        });
+        StoreError::transient(format!(
+            "{given} of the {} sentinels of the URL name the master `{}`, and they may not have heard of a failover ({said})",
+            self.given.len(),
+            self.master
+        ))
+        .advise("see that most of the sentinels run and can be reached, and remove from the URL those that are gone")
+    }
+
     /// Returns the reason why no sentinel names a server.
     fn failure(&self) -> StoreError {
         let said = self.each(|view| Some(view.as_ref().err()?.text.clone()));
-        let troubles: Vec<&Trouble> = self
-            .views
-            .values()
-            .flatten()
-            .filter_map(|view| view.as_ref().err())
-            .collect();
+        let answers = self.sentinels.values().filter_map(|known| known.answer.as_ref());
+        let troubles: Vec<&Trouble> = answers.filter_map(|answer| answer.as_ref().err()).collect();
         let text = format!("no sentinel names the master `{}` ({said})", self.master);
         let error = if troubles.iter().all(|trouble| trouble.is_permanent) && !troubles.is_empty() {
             StoreError::permanent(text)
@@ -217,9 +423,26 @@ impl Agreement {
     }
 }
 
+/// A server, and the sentinels that name it.
+type Choice<'a> = (&'a View, Vec<Vote<'a>>);
+
+/// Returns what more than half of those with the highest epoch name.
+fn latest(votes: Vec<Vote<'_>>) -> Option<Choice<'_>> {
+    let highest = votes.iter().map(|vote| vote.view.epoch).max()?;
+    let latest = || votes.iter().filter(|vote| vote.view.epoch == highest).copied();
+    let name = |view: &View| latest().filter(|vote| vote.view == view).count();
+    let view = latest()
+        .map(|vote| vote.view)
+        .find(|view| name(view) * 2 > latest().count())?;
+    Some((view, votes.iter().filter(|vote| vote.view == view).copied().collect()))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Agreement, Decision, Trouble, View};
+    use std::time::Duration;
+
+    use super::{AGAIN, Agreement, Decision, Other, Trouble, View};
+    use crate::host::Moment;
 
     const SENTINELS: [&str; 3] = ["s1", "s2", "s3"];
 
@@ -237,22 +460,75 @@ mod tests {
         })
     }
 
-    /// Returns three sentinels' agreement, with these views of the first ones.
-    fn agreement(views: impl IntoIterator<Item = Result<View, Trouble>>) -> Agreement {
-        let mut agreement = Agreement::new("orders", SENTINELS.map(ToOwned::to_owned).into_iter());
-        for (sentinel, view) in SENTINELS.iter().zip(views) {
-            agreement.learn(sentinel, view, 1);
-        }
-        agreement
+    /// A process, and a clock.
+    struct Process {
+        agreement: Agreement,
+        now: Moment,
     }
 
-    /// Returns the decision: the port to move to, or a text.
-    fn decided(decision: Decision) -> Result<u16, String> {
-        match decision {
-            Decision::Move(view) => Ok(view.port),
-            Decision::Wait => Err("wait".to_owned()),
-            Decision::Stay => Err("stay".to_owned()),
-            Decision::Missing(error, _) => Err(error.to_string()),
+    impl Process {
+        /// With the URL of these sentinels.
+        fn of(url: &[&str]) -> Self {
+            Self {
+                agreement: Agreement::new("orders", url.iter().map(|&name| name.to_owned())),
+                now: Moment::from_nanos(0),
+            }
+        }
+
+        /// With these views of the first of three sentinels, which are one group.
+        fn with(views: impl IntoIterator<Item = Result<View, Trouble>>) -> Self {
+            let mut process = Self::of(&SENTINELS);
+            for (sentinel, view) in SENTINELS.iter().zip(views) {
+                process.learn(sentinel, &SENTINELS, view);
+            }
+            process
+        }
+
+        /// A process that uses the first server, in this epoch.
+        fn that_uses_the_first(epoch: u64) -> Self {
+            let mut process = Self::with([view(epoch, 1), view(epoch, 1), view(epoch, 1)]);
+            assert_eq!(process.decided(), Ok(1));
+            process
+        }
+
+        /// A sentinel of a group answers. The run ids of sentinels are their names, unless the group's are others.
+        fn learn(&mut self, sentinel: &str, group: &[&str], view: Result<View, Trouble>) {
+            self.agreement.add(sentinel);
+            if view.is_ok() {
+                let at = SENTINELS.iter().position(|given| *given == sentinel);
+                let own = at.filter(|_| !group.contains(&sentinel)).and_then(|at| group.get(at));
+                let own = *own.unwrap_or(&sentinel);
+                let others = group.iter().filter(|other| **other != own);
+                let others = others.map(|other| Other {
+                    id: (*other).to_owned(),
+                    address: (*other).to_owned(),
+                });
+                self.agreement.name_others(sentinel, others.collect());
+            }
+            self.agreement.learn(sentinel, view, 1, self.now);
+        }
+
+        /// These sentinels answer, and again after a while.
+        fn insist(&mut self, sentinels: &[&str], group: &[&str], view: &Result<View, Trouble>) {
+            for pause in [AGAIN, Duration::ZERO] {
+                for sentinel in sentinels {
+                    self.learn(sentinel, group, view.clone());
+                }
+                if !pause.is_zero() {
+                    assert_eq!(self.decided(), stays(), "asked once");
+                }
+                self.now = self.now.after(pause);
+            }
+        }
+
+        /// Returns the decision: the port to move to, or a text.
+        fn decided(&mut self) -> Result<u16, String> {
+            match self.agreement.decide() {
+                Decision::Move { view, .. } => Ok(view.port),
+                Decision::Wait => waits(),
+                Decision::Stay => stays(),
+                Decision::Missing(error, _) => Err(error.to_string()),
+            }
         }
     }
 
@@ -260,138 +536,194 @@ mod tests {
         Err("stay".to_owned())
     }
 
-    #[test]
-    fn the_first_server_is_that_of_the_highest_epoch_once_all_have_answered() {
-        let mut agreement = agreement([view(4, 1), view(5, 2)]);
-        assert_eq!(decided(agreement.decide(false, false)), Err("wait".to_owned()));
-        agreement.learn("s3", silent(), 1);
-        assert_eq!(decided(agreement.decide(false, false)), Ok(2));
-        assert_eq!(decided(agreement.decide(false, false)), stays());
+    fn waits() -> Result<u16, String> {
+        Err("wait".to_owned())
     }
 
     #[test]
-    fn those_who_do_not_answer_are_not_waited_for_after_a_while() {
-        assert_eq!(decided(agreement([view(4, 1)]).decide(true, false)), Ok(1));
+    fn the_first_server_is_that_of_the_highest_epoch_once_most_have_answered() {
+        let mut process = Process::with([view(4, 1)]);
+        assert_eq!(process.decided(), waits());
+        process.learn("s2", &SENTINELS, view(5, 2));
+        assert_eq!(process.decided(), Ok(2));
+        assert_eq!(process.decided(), stays());
+    }
+
+    #[test]
+    fn one_of_three_that_answers_is_not_believed() {
+        let mut process = Process::with([view(4, 1), silent()]);
+        assert_eq!(process.decided(), waits());
+        process.learn("s3", &SENTINELS, silent());
+        let said = process.decided().err().unwrap_or_default();
+        assert!(said.contains("1 of the 3 sentinels"), "{said}");
+        assert!(said.contains("(s1: db:1; s2: no answer; s3: no answer)"), "{said}");
+    }
+
+    /// The others of the URL have been replaced.
+    #[test]
+    fn sentinels_that_the_url_does_not_name_count_where_most_of_its_own_are_gone() {
+        let group = ["s1", "s4", "s5"];
+        let mut process = Process::of(&SENTINELS);
+        process.learn("s1", &group, view(4, 1));
+        for learnt in ["s4", "s5"] {
+            assert!(process.agreement.add(learnt));
+        }
+        for (sentinel, view) in [("s2", silent()), ("s3", silent()), ("s4", view(4, 1)), ("s5", silent())] {
+            assert_eq!(process.decided(), waits());
+            process.learn(sentinel, &group, view);
+        }
+        assert_eq!(process.decided(), Ok(1));
     }
 
     #[test]
     fn one_that_refuses_for_good_does_not_speak_for_those_that_are_slow() {
-        let refuses = || {
-            Err(Trouble {
-                text: "it knows no such master".to_owned(),
-                advice: None,
-                is_permanent: true,
-            })
-        };
-        let mut agreement = agreement([refuses(), silent()]);
-        assert_eq!(decided(agreement.decide(true, false)), Err("wait".to_owned()));
-        agreement.learn("s3", view(1, 1), 1);
-        assert_eq!(decided(agreement.decide(true, false)), Ok(1));
+        let refuses = Err(Trouble {
+            text: "it knows no such master".to_owned(),
+            advice: None,
+            is_permanent: true,
+        });
+        let mut process = Process::with([refuses, view(1, 1)]);
+        assert_eq!(process.decided(), waits());
+        process.learn("s3", &SENTINELS, view(1, 1));
+        assert_eq!(process.decided(), Ok(1));
     }
 
     #[test]
-    fn one_sentinel_with_a_higher_epoch_is_followed_and_there_is_no_way_back() {
-        let mut agreement = agreement([view(4, 1), view(4, 1), view(4, 1)]);
-        assert_eq!(decided(agreement.decide(false, false)), Ok(1));
-        agreement.learn("s2", view(5, 2), 1);
-        assert_eq!(decided(agreement.decide(false, false)), Ok(2));
-        // Two sentinels have not heard of it yet, and the server is not reachable yet.
-        for is_in_doubt in [false, true] {
-            assert_eq!(decided(agreement.decide(true, is_in_doubt)), stays());
+    fn one_sentinel_of_the_group_with_a_higher_epoch_is_followed() {
+        let mut process = Process::that_uses_the_first(4);
+        process.learn("s2", &SENTINELS, view(5, 2));
+        assert_eq!(process.decided(), Ok(2));
+        // The others have not heard of it, and are asked again.
+        for sentinel in ["s1", "s3"] {
+            assert!(process.agreement.is_at_odds(sentinel));
         }
-        // The one that has heard of it is gone: the others are more than half, of a lower epoch.
-        agreement.learn("s2", silent(), 1);
-        assert_eq!(decided(agreement.decide(true, false)), stays());
+        process.insist(&["s1", "s3"], &SENTINELS, &view(4, 1));
+        assert_eq!(process.decided(), stays());
+        // A later failover, led by a sentinel that has not named the server before.
+        process.learn("s3", &SENTINELS, view(6, 3));
+        assert_eq!(process.decided(), Ok(3));
+    }
+
+    /// They have lost it, as from a backup of their files.
+    #[test]
+    fn most_sentinels_that_insist_on_the_former_server_are_followed_if_none_names_another() {
+        let mut process = Process::that_uses_the_first(4);
+        process.learn("s2", &SENTINELS, view(5, 2));
+        assert_eq!(process.decided(), Ok(2));
+        process.learn("s2", &SENTINELS, silent());
+        process.insist(&["s1", "s3"], &SENTINELS, &view(4, 1));
+        assert_eq!(process.decided(), Ok(1));
     }
 
     #[test]
     fn the_same_server_with_a_higher_epoch_is_another_one() {
-        let mut agreement = agreement([view(4, 1), view(4, 1), view(4, 1)]);
-        assert_eq!(decided(agreement.decide(false, false)), Ok(1));
-        agreement.learn("s1", view(6, 1), 1);
-        assert_eq!(
-            decided(agreement.decide(false, false)),
-            Ok(1),
-            "it was a replica meanwhile"
-        );
+        let mut process = Process::that_uses_the_first(4);
+        process.learn("s1", &SENTINELS, view(6, 1));
+        assert_eq!(process.decided(), Ok(1), "it was a replica meanwhile");
     }
 
     #[test]
-    fn sentinels_that_were_set_up_anew_are_followed_once_the_server_is_in_doubt() {
-        let mut agreement = agreement([view(9, 1), view(9, 1), view(9, 1)]);
-        assert_eq!(decided(agreement.decide(false, false)), Ok(1));
-        for sentinel in SENTINELS {
-            agreement.learn(sentinel, view(0, 2), 1);
-        }
-        assert_eq!(
-            decided(agreement.decide(true, false)),
-            stays(),
-            "the server still answers"
-        );
-        assert_eq!(decided(agreement.decide(true, true)), Ok(2));
+    fn an_address_that_is_another_group_s_by_now_moves_nothing() {
+        let mut process = Process::that_uses_the_first(0);
+        let others = ["t1", "t2", "t3"];
+        process.insist(&["s3", "t1", "t2"], &others, &view(2, 9));
+        assert_eq!(process.decided(), stays());
+        // A failover of its own group is followed as before.
+        process.learn("s2", &SENTINELS, view(1, 2));
+        assert_eq!(process.decided(), Ok(2));
+        // The address is the group's again: those that only the other group named are forgotten.
+        process.learn("s3", &SENTINELS, view(1, 2));
+        assert_eq!(process.agreement.forget_unnamed(), ["t1", "t2"]);
     }
 
     #[test]
-    fn learnt_sentinels_that_are_gone_have_no_vote() {
-        let mut agreement = agreement([view(9, 1), view(9, 1), view(9, 1)]);
-        for learnt in ["s4", "s5", "s6", "s7"] {
-            agreement.add(learnt);
-            agreement.learn(learnt, silent(), 1);
+    fn a_process_among_strangers_returns_to_what_most_sentinels_of_the_url_name() {
+        let strangers = ["t1", "t2", "t3"];
+        let mut process = Process::of(&SENTINELS);
+        for stranger in ["s2", "s3"] {
+            process.learn(stranger, &strangers, view(7, 9));
         }
-        assert_eq!(decided(agreement.decide(false, false)), Ok(1));
-        for sentinel in SENTINELS {
-            agreement.learn(sentinel, view(0, 2), 1);
-        }
-        assert_eq!(decided(agreement.decide(true, true)), Ok(2));
+        assert_eq!(process.decided(), Ok(9));
+        process.learn("s3", &strangers, view(7, 9));
+        process.insist(&["s1", "s2"], &SENTINELS, &view(1, 1));
+        assert_eq!(process.decided(), Ok(1));
     }
 
-    /// The URL has one sentinel, which the other two no longer reach, nor does this process reach
-    /// them.
+    /// Their run ids are new as well.
+    #[test]
+    fn sentinels_that_were_set_up_anew_are_followed_though_the_server_still_answers() {
+        let mut process = Process::that_uses_the_first(1);
+        // The run ids of sentinels with these names.
+        let anew = ["n1", "n2", "n3"];
+        process.insist(&SENTINELS, &anew, &view(1, 2));
+        assert_eq!(process.decided(), Ok(2));
+    }
+
+    #[test]
+    fn sentinels_that_were_set_up_anew_count_from_the_beginning() {
+        let anew = ["n1", "n2", "n3"];
+        let mut process = Process::that_uses_the_first(9);
+        process.insist(&SENTINELS, &anew, &view(0, 1));
+        assert_eq!(process.decided(), stays(), "the same server");
+        // Named by those of before.
+        process.learn("s2", &anew, view(1, 2));
+        assert_eq!(process.decided(), Ok(2));
+    }
+
+    #[test]
+    fn most_sentinels_of_the_url_are_followed_at_once_in_a_higher_epoch() {
+        // A user that may not ask for other sentinels.
+        let mut process = Process::of(&SENTINELS);
+        for sentinel in SENTINELS {
+            process.learn(sentinel, &[], view(1, 1));
+        }
+        assert_eq!(process.decided(), Ok(1));
+        process.learn("s1", &[], view(2, 2));
+        assert_eq!(process.decided(), stays());
+        process.learn("s2", &[], view(2, 2));
+        assert_eq!(process.decided(), Ok(2));
+    }
+
+    /// The URL has one sentinel, which the other two no longer reach, nor does this process reach them.
     #[test]
     fn one_sentinel_of_several_does_not_speak_for_all() {
-        let mut agreement = Agreement::new("orders", std::iter::once("s2".to_owned()));
+        let group = ["ip1", "ip2", "ip3"];
+        let mut process = Process::of(&["host2"]);
         // Under its host name, and under the address by which the others know it.
-        for (name, others) in [
-            ("s2", ["ip1", "ip3"]),
+        let others = [
+            ("host2", ["ip1", "ip3"]),
             ("ip2", ["ip1", "ip3"]),
             ("ip1", ["ip2", "ip3"]),
-            ("ip3", ["ip1", "ip2"]),
-        ] {
-            agreement.add(name);
-            agreement.learn(name, view(9, 1), 1);
-            agreement.name_others(name, others.map(ToOwned::to_owned).into());
+        ];
+        for (name, others) in others {
+            process.learn(name, &others, view(9, 1));
         }
-        assert_eq!(decided(agreement.decide(false, false)), Ok(1));
-        for (name, view) in [
-            ("ip1", silent()),
-            ("ip3", silent()),
-            ("s2", view(8, 2)),
-            ("ip2", view(8, 2)),
-        ] {
-            agreement.learn(name, view, 1);
-        }
-        assert_eq!(decided(agreement.decide(true, true)), stays());
-        agreement.learn("ip1", view(8, 2), 1);
-        assert_eq!(decided(agreement.decide(true, true)), Ok(2), "two of three");
+        assert_eq!(process.decided(), Ok(1));
+        process.learn("ip1", &group, silent());
+        process.insist(&["host2", "ip2"], &["ip1", "ip3"], &view(8, 2));
+        assert_eq!(process.decided(), stays());
+        process.learn("ip1", &["ip2", "ip3"], view(8, 2));
+        process.now = process.now.after(AGAIN);
+        process.learn("ip1", &["ip2", "ip3"], view(8, 2));
+        assert_eq!(process.decided(), Ok(2), "two of three");
     }
 
     #[test]
     fn sentinels_that_disagree_in_one_epoch_are_told_apart() {
-        let mut agreement = agreement([view(1, 1), view(1, 2), silent()]);
-        let said = decided(agreement.decide(false, false)).err().unwrap_or_default();
+        let mut process = Process::with([view(1, 1), view(1, 2), silent()]);
+        let said = process.decided().err().unwrap_or_default();
         assert!(
             said.contains("disagree about the master `orders` (s1: db:1; s2: db:2)"),
             "{said}"
         );
-        agreement.learn("s3", view(1, 2), 1);
-        assert_eq!(decided(agreement.decide(false, false)), Ok(2), "two of three");
+        process.learn("s3", &SENTINELS, view(1, 2));
+        assert_eq!(process.decided(), Ok(2), "two of three");
     }
 
     #[test]
     fn without_a_view_each_sentinel_s_reason_is_told() {
-        let said = decided(agreement([silent(), silent(), silent()]).decide(false, false))
-            .err()
-            .unwrap_or_default();
+        let said = Process::with([silent(), silent(), silent()]).decided();
+        let said = said.err().unwrap_or_default();
         assert!(said.contains("(s1: no answer; s2: no answer; s3: no answer)"), "{said}");
     }
 }

@@ -8,7 +8,7 @@
 mod agreement;
 mod url;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use redis::{
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::agreement::{Agreement, Decision, Trouble, View};
+use self::agreement::{AGAIN, Agreement, Decision, Other, Trouble, View};
 pub(super) use self::url::SentinelUrl;
 use super::connection::dial::Dial;
 use super::connection::{Board, TimeOuts, Whereabouts, failure};
@@ -39,10 +39,6 @@ const DOWN: Duration = Duration::from_secs(1);
 const UNKNOWN: Duration = Duration::from_millis(250);
 /// The minimum pause between two questions, however many messages a sentinel sends.
 const HINTED: Duration = Duration::from_millis(50);
-/// The time for which sentinels that do not answer are waited for at the start.
-const SETTLE: Duration = Duration::from_millis(250);
-/// The time for which the server is in doubt after a connection to it failed.
-const DOUBT: Duration = Duration::from_secs(3);
 /// The maximum number of sentinels, with those that others name.
 const MOST: usize = 16;
 /// The events of a sentinel that tell of a failover. It knows the new master from the second one
@@ -71,6 +67,8 @@ struct Inner {
     whereabouts: Arc<Whereabouts>,
     health: Arc<Board>,
     agreement: Mutex<Agreement>,
+    /// End the tasks of sentinels that the URL does not name.
+    learnt: Mutex<BTreeMap<String, DropGuard>>,
     ended: CancellationToken,
 }
 
@@ -95,6 +93,7 @@ impl Sentinels {
             dial,
             time_outs,
             agreement: Mutex::new(Agreement::new(&url.master, names)),
+            learnt: Mutex::default(),
             master: url.master,
             // There is at least one.
             sentinel: url.sentinels.first().unwrap_or(&url.server).clone(),
@@ -107,7 +106,7 @@ impl Sentinels {
             _ended: ended.drop_guard(),
         };
         for info in url.sentinels {
-            Inner::watch(&inner, info)?;
+            Inner::watch(&inner, info, inner.ended.clone())?;
         }
         Ok(sentinels)
     }
@@ -115,7 +114,7 @@ impl Sentinels {
 
 impl Inner {
     /// Starts the task for one sentinel.
-    fn watch(inner: &Arc<Self>, info: ConnectionInfo) -> io::Result<()> {
+    fn watch(inner: &Arc<Self>, info: ConnectionInfo, ended: CancellationToken) -> io::Result<()> {
         let requests = inner.whereabouts.requests();
         let watch = Watch {
             inner: Arc::clone(inner),
@@ -125,7 +124,6 @@ impl Inner {
             told: Arc::default(),
             requests,
         };
-        let ended = inner.ended.clone();
         inner.host.spawn(async move {
             tokio::select! {
                 () = watch.run() => {}
@@ -149,54 +147,67 @@ impl Inner {
         pause.mul_f64(0.5 + self.host.fraction() / 2.0)
     }
 
-    /// Takes in a sentinel's answer. Returns `true` if the others are waited for.
-    fn learn(&self, sentinel: &str, view: Result<View, Trouble>, question: u64, is_in_doubt: bool) -> bool {
+    /// Takes in a sentinel's answer to a question of this time. Returns `true` if it names another
+    /// server than the present one.
+    ///
+    /// What the sentinels have agreed on is published while their views are locked, so in order.
+    fn learn(&self, sentinel: &str, view: Result<View, Trouble>, question: u64, asked: Moment) -> bool {
         let mut agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
-        agreement.learn(sentinel, view, question);
-        self.decide(&mut agreement, false, is_in_doubt)
-    }
-
-    /// Decides without those that have not answered.
-    fn settle(&self) {
-        let mut agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
-        self.decide(&mut agreement, true, false);
-    }
-
-    /// Publishes what the sentinels have agreed on, while their views are locked, so that it is
-    /// published in order.
-    fn decide(&self, agreement: &mut Agreement, is_late: bool, is_in_doubt: bool) -> bool {
-        match agreement.decide(is_late, is_in_doubt) {
-            Decision::Wait => return true,
-            Decision::Stay => {}
-            Decision::Move(view) => {
+        agreement.learn(sentinel, view, question, asked);
+        match agreement.decide() {
+            Decision::Wait | Decision::Stay => {}
+            Decision::Move { view, former, named_by } => {
+                let named_by = named_by.join(", ");
+                let epoch = view.epoch;
                 let address = at(self.server.addr(), view.host, view.port);
-                tracing::info!(master = %self.master, %address, epoch = view.epoch, "the sentinels name the master");
+                match former {
+                    None => {
+                        tracing::info!(master = %self.master, %address, epoch, named_by, "the sentinels name the master");
+                    }
+                    Some(former) => {
+                        tracing::warn!(master = %self.master, %address, epoch, %former, named_by, "the sentinels name another master");
+                    }
+                }
                 self.whereabouts.moved_to(self.server.clone().set_addr(address));
             }
             Decision::Missing(reason, question) => self.whereabouts.missing(reason, question),
         }
-        false
+        agreement.is_at_odds(sentinel)
     }
 
-    /// Starts tasks for the sentinels that this one knows.
-    fn meet(inner: &Arc<Self>, sentinel: &str, others: Vec<(String, u16)>) {
-        let others = others.into_iter().map(|(host, port)| {
-            let addr = at(inner.sentinel.addr(), host, port);
-            inner.sentinel.clone().set_addr(addr)
-        });
-        let others: Vec<_> = others.collect();
-        {
+    /// Starts tasks for the sentinels that this one knows, and ends those of sentinels that are not
+    /// named any more.
+    fn meet(inner: &Arc<Self>, sentinel: &str, others: Vec<(String, ConnectionInfo)>) {
+        let mut started = Vec::new();
+        let unnamed = {
             let mut agreement = inner.agreement.lock().unwrap_or_else(PoisonError::into_inner);
-            agreement.name_others(sentinel, others.iter().map(|info| info.addr().to_string()).collect());
+            let named = others.iter().map(|(id, info)| Other {
+                id: id.clone(),
+                address: info.addr().to_string(),
+            });
+            agreement.name_others(sentinel, named.collect());
+            let unnamed = agreement.forget_unnamed();
+            for (_, info) in others {
+                if agreement.len() < MOST && agreement.add(&info.addr().to_string()) {
+                    started.push(info);
+                }
+            }
+            unnamed
+        };
+        let mut learnt = inner.learnt.lock().unwrap_or_else(PoisonError::into_inner);
+        for sentinel in &unnamed {
+            learnt.remove(sentinel);
         }
-        for info in others {
-            let is_new = {
-                let mut agreement = inner.agreement.lock().unwrap_or_else(PoisonError::into_inner);
-                agreement.len() < MOST && agreement.add(&info.addr().to_string())
-            };
-            if is_new && let Err(error) = Self::watch(inner, info) {
+        for info in started {
+            let ended = inner.ended.child_token();
+            learnt.insert(info.addr().to_string(), ended.clone().drop_guard());
+            if let Err(error) = Self::watch(inner, info, ended) {
                 tracing::debug!(%error, "no task could be started for a sentinel");
             }
+        }
+        drop(learnt);
+        for sentinel in unnamed {
+            inner.health.no_sentinel(&sentinel);
         }
     }
 }
@@ -236,16 +247,11 @@ impl Watch {
         if *self.requests.borrow_and_update() == 0 && self.requests.changed().await.is_err() {
             return;
         }
-        let mut doubted: Option<Moment> = None;
         loop {
             let asked = host.now();
-            if self.requests.has_changed().unwrap_or_default() {
-                doubted = Some(asked);
-            }
             let question = *self.requests.borrow_and_update();
-            let is_in_doubt = doubted.is_some_and(|doubted| asked.since(doubted) < DOUBT);
             let view = self.ask().await;
-            let (least, most) = match view {
+            let (least, mut most) = match view {
                 Ok(_) => (HINTED, STEADY),
                 Err(_) => (inner.pause(), inner.up_to(UNHEARD)),
             };
@@ -255,9 +261,8 @@ impl Watch {
             let failure = view.as_ref().err();
             let failure = failure.map(|trouble| StoreError::transient(trouble.text.clone()));
             inner.health.sentinel(&self.name, failure);
-            if inner.learn(&self.name, view, question, is_in_doubt) {
-                host.sleep(Timer::LockThread, SETTLE).await;
-                inner.settle();
+            if inner.learn(&self.name, view, question, asked) {
+                most = AGAIN + inner.up_to(HINTED);
             }
             tokio::select! {
                 biased;
@@ -266,7 +271,6 @@ impl Watch {
                     if doubt.is_err() {
                         return;
                     }
-                    doubted = Some(host.now());
                     let rest = asked.after(inner.pause()).since(host.now());
                     tokio::select! {
                         biased;
@@ -334,8 +338,10 @@ impl Watch {
         if let Ok(others) = others {
             let others: Vec<HashMap<String, String>> = others;
             let others = others.iter().filter_map(|other| {
-                let port = other.get("port")?.parse().ok()?;
-                Some((other.get("ip")?.clone(), port))
+                let (host, port) = (other.get("ip")?.clone(), other.get("port")?.parse().ok()?);
+                let info = self.inner.sentinel.clone();
+                let address = at(info.addr(), host, port);
+                Some((other.get("runid")?.clone(), info.set_addr(address)))
             });
             Inner::meet(&self.inner, &self.name, others.collect());
         }
