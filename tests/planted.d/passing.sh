@@ -1,8 +1,8 @@
 # Faults in locks that pass from call to call inside a process. Read by ../planted.
 
 plant chain-without-look lock-runtime/src/hold/upkeep/watchdog.rs \
-    'plan.check_at = Some(held.granted.after(CHECK_PASSED_AFTER).max(now));' \
-    'plan.check_at = None;' \
+    'plan.check_at = Some(at);' \
+    'plan.check_at = None.filter(|_: &Moment| at == now);' \
     promises passing::few_bodies_begin_under_a_lock_that_was_lost_while_it_passed_from_call_to_call \
     'bodies begun beside another holder'
 

@@ -10,9 +10,11 @@ use std::time::Duration;
 /// most the time limit plus one call, per process ahead of it.
 ///
 /// A call that passes its lock on does not ask the store if it still held the lock, as a release
-/// does. It returns success unless the process knew of a loss by then. The watchdog renews and
-/// checks the lock as if these calls were one, first 4 ms after the grant. A loss ends the call
-/// that holds the lock when it is found, and the lock is not passed on again. If a check has been
+/// does. It returns success unless the process knew of a loss by then: a lock that somebody deletes
+/// from the store can be another holder's while calls of this process still pass it on. The watchdog
+/// renews and checks the lock as if these calls were one, every 4 ms while it passes on, so that ends
+/// within 6 ms plus three round trips. A loss ends the call that holds the lock when it is found, and
+/// the lock is not passed on again. If a check has been
 /// overdue for 2 ms plus twice the usual round-trip time, the next call waits for its answer before
 /// it begins; after 250 ms the lock goes back to the store.
 ///

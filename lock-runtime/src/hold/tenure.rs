@@ -29,7 +29,7 @@ pub(crate) trait Keeper: Debug + Send + Sync {
     /// Starts watching a lock that was just granted.
     fn watch(self: Arc<Self>, lock: &Arc<Tenure>);
 
-    /// Schedules the early check of a lock that passes to another call.
+    /// Schedules the next check of a lock that passes to another call.
     fn look_early(&self, lock: &Arc<Tenure>);
 
     /// Stops watching a lock that has ended or is to be released. Returns at once; a renewal under
@@ -90,8 +90,8 @@ pub(crate) struct Tenure {
     replicas: AtomicU32,
     /// `true` if these are replicas of the server that the store uses at present.
     replicas_are_present: AtomicBool,
-    /// `true` once a handover has asked for an early check.
-    pub(super) looked_early: AtomicBool,
+    /// The earliest time at which a handover asks for another check.
+    pub(super) looks_at: AtomicU64,
     /// Notified of each answer to a check or renewal.
     pub(super) answered: Notify,
     state: Mutex<State>,
@@ -148,7 +148,7 @@ impl Tenure {
             passes: AtomicU32::new(0),
             replicas: AtomicU32::new(0),
             replicas_are_present: AtomicBool::new(false),
-            looked_early: AtomicBool::new(false),
+            looks_at: AtomicU64::new(0),
             answered: Notify::new(),
             state: Mutex::default(),
         }

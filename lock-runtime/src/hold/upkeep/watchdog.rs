@@ -33,10 +33,10 @@ const AT_ONCE: usize = 4;
 /// The time after the grant at which a lock is first checked, if the store reports losses: shorter
 /// sections are not worth the command.
 const CHECK_AFTER: Duration = Duration::from_millis(20);
-/// The same for a lock that passes from call to call: without an early check, each of these calls
-/// could begin under a lock that is lost already. A chain of calls that ends sooner is not worth
-/// the command either.
-const CHECK_PASSED_AFTER: Duration = Duration::from_millis(4);
+/// The interval of checks of a lock that passes from call to call, from the grant on: without them,
+/// each of these calls could begin under a lock that is lost already, where the server does not report
+/// changed keys or its report is slow. A chain of calls that ends sooner is not worth the command.
+const CHECK_PASSED_EVERY: Duration = Duration::from_millis(4);
 /// The minimum interval between two checks of a lock in a shared mode after reports that its key
 /// was changed: every holder that comes or goes changes it.
 const CHECK_SHARED_EVERY: Duration = Duration::from_millis(250);
@@ -495,15 +495,21 @@ impl Keeper for Watchdog {
     }
 
     fn look_early(&self, held: &Arc<Tenure>) {
-        if !held.manager.reports_losses || held.looked_early.swap(true, Ordering::Relaxed) {
+        let now = self.clock.now();
+        if !held.manager.reports_losses || now.as_nanos() < held.looks_at.load(Ordering::Relaxed) {
             return;
         }
         let mut schedule = self.schedule();
         let mut plan = held.plan();
-        if plan.checked_at.is_none() {
-            // Not before now: a check counts as late from its due time on.
-            let now = self.clock.now();
-            plan.check_at = Some(held.granted.after(CHECK_PASSED_AFTER).max(now));
+        // Not before now: a check counts as late from its due time on.
+        let at = plan
+            .checked_at
+            .unwrap_or(held.granted)
+            .after(CHECK_PASSED_EVERY)
+            .max(now);
+        held.looks_at.store(at.as_nanos(), Ordering::Relaxed);
+        if plan.check_at.is_none_or(|due| due > at) {
+            plan.check_at = Some(at);
             Self::reschedule(&mut schedule, &mut plan, held);
             drop(plan);
             self.rearm(&mut schedule);
