@@ -63,6 +63,7 @@ impl Group {
                 master: server_address(0),
                 shown: server_address(0),
                 epoch: 0,
+                host: sentinel_address(at).host,
                 others: others.map(sentinel_address).collect(),
                 set_up: 0,
             });

@@ -31,6 +31,8 @@ pub struct Knowledge {
     /// What `MASTER` answers. A sentinel that carries a failover out has the former master here until its end.
     pub shown: Address,
     pub epoch: u64,
+    /// Its own host.
+    pub host: String,
     pub others: Vec<Address>,
     /// How often the sentinels were set up anew, which gives each another run id.
     pub set_up: u64,
@@ -59,6 +61,9 @@ impl Knowledge {
             let text = format!("ERR unknown command '{}'", name.unwrap_or_default());
             return Some(Err(Reply::error(text)));
         }
+        if is(1, b"MYID") {
+            return Some(Ok(Reply::text(&self.id_of(&self.host))));
+        }
         let is_known = words.get(2).is_some_and(|name| *name == NAME.as_bytes());
         let unknown = || Err(Reply::error("ERR No such master with that name"));
         Some(if is(1, b"GET-MASTER-ADDR-BY-NAME") {
@@ -72,8 +77,7 @@ impl Knowledge {
         } else if is(1, b"SENTINELS") {
             let others = self.others.iter().map(|other| {
                 let mut about = place(other);
-                let id = format!("{}-{}", other.host, self.set_up);
-                about.push((Reply::text("runid"), Reply::text(&id)));
+                about.push((Reply::text("runid"), Reply::text(&self.id_of(&other.host))));
                 Reply::Map(about)
             });
             if is_known {
@@ -84,6 +88,10 @@ impl Knowledge {
         } else {
             Err(Reply::error("ERR Unknown sentinel subcommand"))
         })
+    }
+
+    fn id_of(&self, host: &str) -> String {
+        format!("{host}-{}", self.set_up)
     }
 
     fn about(&self) -> Reply {

@@ -50,6 +50,14 @@ pub(super) struct Other {
     pub(super) address: String,
 }
 
+/// Who a sentinel is, and which group it belongs to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Group {
+    /// Its own run id. Its user may not be allowed to ask for that.
+    pub(super) id: Option<String>,
+    pub(super) others: Vec<Other>,
+}
+
 /// What follows from an answer.
 #[derive(Debug)]
 pub(super) enum Decision {
@@ -72,8 +80,7 @@ pub(super) enum Decision {
 #[derive(Default)]
 struct Sentinel {
     answer: Option<Result<View, Trouble>>,
-    /// The others that it named last.
-    others: Vec<Other>,
+    group: Group,
     /// The number of the latest question that it has answered.
     question: u64,
     /// The times of the first and the latest question in a row that it answered with the same server.
@@ -86,29 +93,34 @@ struct Vote<'a> {
     sentinel: &'a str,
     is_given: bool,
     view: &'a View,
-    others: &'a [Other],
+    group: &'a Group,
     /// For how long it has named this server.
     steady: Duration,
 }
 
 impl<'a> Vote<'a> {
-    fn ids(self) -> impl Iterator<Item = &'a str> {
-        self.others.iter().map(|other| other.id.as_str())
+    fn others(self) -> impl Iterator<Item = &'a str> {
+        self.group.others.iter().map(|other| other.id.as_str())
+    }
+
+    /// Returns the run ids of the group.
+    fn ids(self) -> BTreeSet<&'a str> {
+        self.others().chain(self.group.id.as_deref()).collect()
     }
 
     /// Returns what tells this sentinel from others. It may be known by a host name and by an address,
-    /// and counts once, since no other one names the same others.
+    /// and counts once: by its run id, or else because no other one names the same others.
     fn identity(self) -> BTreeSet<&'a str> {
-        if self.others.is_empty() {
-            BTreeSet::from([self.sentinel])
-        } else {
-            self.ids().collect()
+        match &self.group.id {
+            Some(id) => BTreeSet::from([id.as_str()]),
+            None if self.group.others.is_empty() => BTreeSet::from([self.sentinel]),
+            None => self.others().collect(),
         }
     }
 
     /// Returns `true` if both watch the same servers: they name the same one, or the same sentinels.
     fn is_kin(self, other: Self) -> bool {
-        let (ids, others): (BTreeSet<_>, BTreeSet<_>) = (self.ids().collect(), other.ids().collect());
+        let (ids, others) = (self.ids(), other.ids());
         let (shared, least) = (ids.intersection(&others).count(), ids.len().min(others.len()));
         self.view.server() == other.view.server() || shared > 0 && shared * 2 >= least
     }
@@ -120,8 +132,9 @@ fn count<'a>(votes: impl Iterator<Item = Vote<'a>>) -> usize {
 }
 
 /// Returns the size of the largest group that one of these belongs to, as far as it knows.
-fn group(votes: &[Vote<'_>]) -> usize {
-    votes.iter().map(|vote| vote.others.len() + 1).max().unwrap_or_default()
+fn size(votes: &[Vote<'_>]) -> usize {
+    let sizes = votes.iter().map(|vote| vote.group.others.len() + 1);
+    sizes.max().unwrap_or_default()
 }
 
 /// The views of all sentinels.
@@ -163,10 +176,10 @@ impl Agreement {
         is_new
     }
 
-    /// Records which other sentinels one has named.
-    pub(super) fn name_others(&mut self, sentinel: &str, others: Vec<Other>) {
+    /// Records which group a sentinel has told that it belongs to.
+    pub(super) fn is_of(&mut self, sentinel: &str, group: Group) {
         if let Some(known) = self.sentinels.get_mut(sentinel) {
-            known.others = others;
+            known.group = group;
         }
     }
 
@@ -176,7 +189,11 @@ impl Agreement {
         let mut named: BTreeSet<&str> = self.given.iter().map(String::as_str).collect();
         let mut unread: Vec<&str> = named.iter().copied().collect();
         while let Some(sentinel) = unread.pop() {
-            let others = self.sentinels.get(sentinel).into_iter().flat_map(|known| &known.others);
+            let others = self
+                .sentinels
+                .get(sentinel)
+                .into_iter()
+                .flat_map(|known| &known.group.others);
             unread.extend(
                 others
                     .map(|other| other.address.as_str())
@@ -275,7 +292,7 @@ impl Agreement {
                 sentinel,
                 is_given: self.given.contains(sentinel),
                 view: known.answer.as_ref()?.as_ref().ok()?,
-                others: &known.others,
+                group: &known.group,
                 steady: latest.since(first),
             })
         });
@@ -289,7 +306,7 @@ impl Agreement {
 
     /// Returns `true` if most of the sentinels that one names were met before.
     fn belongs(&self, vote: Vote<'_>) -> bool {
-        vote.ids().filter(|id| self.members.contains(*id)).count() * 2 > vote.others.len()
+        vote.others().filter(|id| self.members.contains(*id)).count() * 2 > vote.group.others.len()
     }
 
     /// Chooses the first server: that of the highest epoch in a group which has most sentinels of the
@@ -305,12 +322,12 @@ impl Agreement {
                 kin.push(*more);
             }
             let speaks_for_all = || {
-                let all = group(&kin).max(self.given.len());
+                let all = size(&kin).max(self.given.len());
                 let given = |votes: &[Vote<'_>]| votes.iter().filter(|vote| vote.is_given).count();
                 count(kin.iter().copied()) * 2 > all && given(&kin) == given(votes)
             };
             if (self.is_most_of_the_url(&kin) || is_complete && speaks_for_all())
-                && let Some(choice) = latest(kin)
+                && let Some(choice) = latest(&kin)
             {
                 return Ok(choice);
             }
@@ -335,30 +352,30 @@ impl Agreement {
         let later = votes
             .iter()
             .filter(|vote| vote.view.epoch > present.epoch && self.belongs(**vote));
-        latest(later.copied().collect())
+        latest(&later.copied().collect::<Vec<_>>())
     }
 
     /// Returns what most sentinels of the URL name in a higher epoch.
     fn named_by_most_of_the_url<'a>(&self, present: &View, votes: &[Vote<'a>]) -> Option<Choice<'a>> {
         let later = votes.iter().filter(|vote| vote.view.epoch > present.epoch).copied();
-        self.agreed(later.collect())
+        self.agreed(&later.collect::<Vec<_>>())
     }
 
     /// Returns what most sentinels name that have been asked twice, in whichever epoch.
     fn insisted_on<'a>(&self, present: &View, votes: &[Vote<'a>]) -> Option<Choice<'a>> {
         let insist = votes.iter().filter(|vote| vote.view != present && vote.steady >= AGAIN);
-        let (view, deciding) = self.agreed(insist.copied().collect())?;
+        let (view, deciding) = self.agreed(&insist.copied().collect::<Vec<_>>())?;
         // The others of its group have not heard of the latest failover.
         let is_later = |vote: &Vote<'_>| {
             vote.view == present && view.epoch < present.epoch && deciding.iter().any(|other| vote.is_kin(*other))
         };
-        let all = group(&deciding).max(self.given.len());
+        let all = size(&deciding).max(self.given.len());
         let is_most = count(deciding.iter().copied()) * 2 > all;
         (is_most && !votes.iter().any(is_later)).then_some((view, deciding))
     }
 
     /// Returns the server that most sentinels of the URL name.
-    fn agreed<'a>(&self, votes: Vec<Vote<'a>>) -> Option<Choice<'a>> {
+    fn agreed<'a>(&self, votes: &[Vote<'a>]) -> Option<Choice<'a>> {
         votes.iter().find_map(|one| {
             let same = votes.iter().filter(|vote| vote.view.server() == one.view.server());
             let same: Vec<Vote<'a>> = same.copied().collect();
@@ -427,7 +444,7 @@ impl Agreement {
 type Choice<'a> = (&'a View, Vec<Vote<'a>>);
 
 /// Returns what more than half of those with the highest epoch name.
-fn latest(votes: Vec<Vote<'_>>) -> Option<Choice<'_>> {
+fn latest<'a>(votes: &[Vote<'a>]) -> Option<Choice<'a>> {
     let highest = votes.iter().map(|vote| vote.view.epoch).max()?;
     let latest = || votes.iter().filter(|vote| vote.view.epoch == highest).copied();
     let name = |view: &View| latest().filter(|vote| vote.view == view).count();
@@ -441,7 +458,7 @@ fn latest(votes: Vec<Vote<'_>>) -> Option<Choice<'_>> {
 mod tests {
     use std::time::Duration;
 
-    use super::{AGAIN, Agreement, Decision, Other, Trouble, View};
+    use super::{AGAIN, Agreement, Decision, Group, Other, Trouble, View};
     use crate::host::Moment;
 
     const SENTINELS: [&str; 3] = ["s1", "s2", "s3"];
@@ -497,13 +514,18 @@ mod tests {
             if view.is_ok() {
                 let at = SENTINELS.iter().position(|given| *given == sentinel);
                 let own = at.filter(|_| !group.contains(&sentinel)).and_then(|at| group.get(at));
-                let own = *own.unwrap_or(&sentinel);
-                let others = group.iter().filter(|other| **other != own);
+                // One that is known by its host name as well.
+                let own = own.unwrap_or(&sentinel).replace("host", "ip");
+                let others = group.iter().filter(|other| **other != own.as_str());
                 let others = others.map(|other| Other {
                     id: (*other).to_owned(),
                     address: (*other).to_owned(),
                 });
-                self.agreement.name_others(sentinel, others.collect());
+                let group = Group {
+                    id: Some(own.clone()),
+                    others: others.collect(),
+                };
+                self.agreement.is_of(sentinel, group);
             }
             self.agreement.learn(sentinel, view, 1, self.now);
         }
@@ -681,6 +703,16 @@ mod tests {
         process.learn("s1", &[], view(2, 2));
         assert_eq!(process.decided(), stays());
         process.learn("s2", &[], view(2, 2));
+        assert_eq!(process.decided(), Ok(2));
+    }
+
+    /// The one of the URL has not heard of the failover.
+    #[test]
+    fn a_sentinel_that_the_url_does_not_name_is_followed_if_one_of_the_url_names_it() {
+        let mut process = Process::of(&["s1"]);
+        process.learn("s1", &SENTINELS, view(4, 1));
+        assert_eq!(process.decided(), Ok(1));
+        process.learn("s2", &SENTINELS, view(5, 2));
         assert_eq!(process.decided(), Ok(2));
     }
 

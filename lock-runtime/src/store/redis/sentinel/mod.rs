@@ -20,7 +20,7 @@ use redis::{
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::agreement::{AGAIN, Agreement, Decision, Other, Trouble, View};
+use self::agreement::{AGAIN, Agreement, Decision, Group, Other, Trouble, View};
 pub(super) use self::url::SentinelUrl;
 use super::connection::dial::Dial;
 use super::connection::{Board, TimeOuts, Whereabouts, failure};
@@ -47,8 +47,7 @@ const EVENTS: [&str; 2] = ["+switch-master", "+failover-state-reconf-slaves"];
 
 const LOG_IN: &str = "give the sentinels' user and password in the URL, `?sentinel_user=…&sentinel_password=…`";
 
-const ALLOW: &str =
-    "allow the sentinels' user `+subscribe &* +sentinel|master +sentinel|get-master-addr-by-name +sentinel|sentinels`";
+const ALLOW: &str = "allow the sentinels' user `+subscribe &* +sentinel|master +sentinel|get-master-addr-by-name +sentinel|sentinels +sentinel|myid`";
 
 /// Follows a master. Dropping it ends the tasks that do so.
 pub(super) struct Sentinels {
@@ -121,6 +120,7 @@ impl Inner {
             name: info.addr().to_string(),
             info,
             connection: None,
+            id: None,
             told: Arc::default(),
             requests,
         };
@@ -177,7 +177,7 @@ impl Inner {
 
     /// Starts tasks for the sentinels that this one knows, and ends those of sentinels that are not
     /// named any more.
-    fn meet(inner: &Arc<Self>, sentinel: &str, others: Vec<(String, ConnectionInfo)>) {
+    fn meet(inner: &Arc<Self>, sentinel: &str, id: Option<String>, others: Vec<(String, ConnectionInfo)>) {
         let mut started = Vec::new();
         let unnamed = {
             let mut agreement = inner.agreement.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,7 +185,11 @@ impl Inner {
                 id: id.clone(),
                 address: info.addr().to_string(),
             });
-            agreement.name_others(sentinel, named.collect());
+            let group = Group {
+                id,
+                others: named.collect(),
+            };
+            agreement.is_of(sentinel, group);
             let unnamed = agreement.forget_unnamed();
             for (_, info) in others {
                 if agreement.len() < MOST && agreement.add(&info.addr().to_string()) {
@@ -233,6 +237,8 @@ struct Watch {
     name: String,
     info: ConnectionInfo,
     connection: Option<MultiplexedConnection>,
+    /// The sentinel's run id, if this process may ask for it.
+    id: Option<String>,
     /// Notified by messages of the sentinel, and by the end of the connection.
     told: Arc<Notify>,
     /// Changes when a connection to the server fails.
@@ -292,7 +298,10 @@ impl Watch {
         {
             return Ok(view);
         }
-        let connection = self.connect().await?;
+        let mut connection = self.connect().await?;
+        let mut own = redis::cmd("SENTINEL");
+        own.arg("MYID");
+        self.id = self.query(&mut connection, own).await.ok();
         self.ask_on(connection).await
     }
 
@@ -343,7 +352,7 @@ impl Watch {
                 let address = at(info.addr(), host, port);
                 Some((other.get("runid")?.clone(), info.set_addr(address)))
             });
-            Inner::meet(&self.inner, &self.name, others.collect());
+            Inner::meet(&self.inner, &self.name, self.id.clone(), others.collect());
         }
         self.connection = Some(connection);
         let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok());
