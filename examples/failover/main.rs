@@ -19,22 +19,28 @@ const SHOPS: usize = 4;
 /// How long a payment takes.
 const PAYMENT: Duration = Duration::from_millis(5);
 
-/// The store of record: what is left, the largest token that it has seen, and when each piece was sold.
+/// The store of record: what is left, the largest token that it has seen, and to whom and when each piece was sold.
 struct Stock {
     left: usize,
     fence: u64,
-    sold: Vec<Instant>,
+    sold: Vec<(usize, Instant)>,
     refused: usize,
 }
 
 /// Sells one piece, if there is one: read, take the payment, write. Only the lock keeps others out between the read and the write.
-async fn sell(stock: &Mutex<Stock>) -> Result<(), LockError> {
+///
+/// May be repeated for the same customer: the store of record says if the piece is sold, and the customer's number tells the payment
+/// service which payment this is.
+async fn sell(stock: &Mutex<Stock>, customer: usize) -> Result<(), LockError> {
     let Some(lock) = current() else { return Ok(()) };
     let fence = lock.fencing_token().await?.get();
-    let left = look(stock).left;
-    if left == 0 {
-        return Ok(());
-    }
+    let left = {
+        let stock = look(stock);
+        if stock.left == 0 || stock.sold.iter().any(|(buyer, _)| *buyer == customer) {
+            return Ok(());
+        }
+        stock.left
+    };
     tokio::time::sleep(PAYMENT).await;
     let mut stock = look(stock);
     if fence < stock.fence {
@@ -44,7 +50,7 @@ async fn sell(stock: &Mutex<Stock>) -> Result<(), LockError> {
     }
     stock.fence = fence;
     stock.left = left - 1;
-    stock.sold.push(Instant::now());
+    stock.sold.push((customer, Instant::now()));
     Ok(())
 }
 
@@ -52,13 +58,14 @@ fn look(stock: &Mutex<Stock>) -> MutexGuard<'_, Stock> {
     stock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A customer asks again if the lock was lost on the way.
-async fn buy(shop: LockManager, stock: Arc<Mutex<Stock>>) -> Result<(), LockError> {
+/// A customer asks again if the sale has not begun (`is_retryable`). If the lock was lost on the way, it may have been carried out: asking
+/// again is right only because `sell` looks first.
+async fn buy(shop: LockManager, stock: Arc<Mutex<Stock>>, customer: usize) -> Result<(), LockError> {
     loop {
         let request = shop.lock("stock:7").fencing().wait(Duration::from_secs(60));
-        match request.run(sell(&stock)).await {
+        match request.run(sell(&stock, customer)).await {
             Ok(outcome) => return outcome,
-            Err(error) if error.is_retryable() => println!("asks again: {error}"),
+            Err(error) if error.is_retryable() || error.is_lost() => println!("asks again: {error}"),
             Err(error) => return Err(error),
         }
     }
@@ -81,10 +88,10 @@ async fn main() -> Result<ExitCode, Failure> {
         refused: 0,
     }));
     let mut customers = JoinSet::new();
-    for _ in 0..SHOPS {
+    for first in (0..CUSTOMERS).step_by(CUSTOMERS / SHOPS) {
         let shop = LockManager::connect(&group.url()).await?;
-        for _ in 0..CUSTOMERS / SHOPS {
-            customers.spawn(buy(shop.clone(), Arc::clone(&stock)));
+        for customer in first..first + CUSTOMERS / SHOPS {
+            customers.spawn(buy(shop.clone(), Arc::clone(&stock), customer));
         }
     }
     while look(&stock).sold.len() < STOCK / 3 {
@@ -101,7 +108,7 @@ async fn main() -> Result<ExitCode, Failure> {
     println!("the master is now the server at port {}", group.master().await);
 
     let stock = look(&stock);
-    let pauses = stock.sold.windows(2).map(|pair| pair[1] - pair[0]);
+    let pauses = stock.sold.windows(2).map(|pair| pair[1].1 - pair[0].1);
     println!(
         "sold: {} of {STOCK}, oversold: {}",
         stock.sold.len(),

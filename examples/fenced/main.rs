@@ -1,7 +1,8 @@
 //! The store of record has the last word: a holder that was paused and has lost its lock without knowing cannot write.
 //!
 //! No lock service can prevent the pause between a look at the clock and the write after it. A fencing token makes it harmless: it grows with
-//! every hold, and the store of record refuses a smaller one than it has seen.
+//! every hold, and the store of record refuses a smaller one than it has seen. (Across a failover it grows if the servers' clocks agree: see
+//! docs/operations.md.)
 //!
 //! `cargo run --bin fenced` runs on the embedded store; `REDIS_URL` names a real one.
 

@@ -21,12 +21,12 @@ const SHOPS: usize = 4;
 /// How long a payment takes.
 const PAYMENT: Duration = Duration::from_millis(5);
 
-/// What is left of a product, the largest token that its store of record has seen, and when each piece was sold.
+/// What is left of a product, the largest token that its store of record has seen, and to whom and when each piece was sold.
 #[derive(Default)]
 struct Product {
     left: usize,
     fence: u64,
-    sold: Vec<Instant>,
+    sold: Vec<(usize, Instant)>,
 }
 
 type Shelf = Arc<[Mutex<Product>; PRODUCTS]>;
@@ -43,33 +43,38 @@ fn key(product: usize) -> String {
     format!("stock:{product}")
 }
 
-/// Sells one piece, if there is one. Only the lock keeps others out between the read and the write.
-async fn sell(product: &Mutex<Product>) -> Result<(), LockError> {
+/// Sells one piece, if there is one. Only the lock keeps others out between the read and the write. May be repeated for the same customer.
+async fn sell(product: &Mutex<Product>, customer: usize) -> Result<(), LockError> {
     let Some(lock) = current() else { return Ok(()) };
     let fence = lock.fencing_token().await?.get();
-    let left = look(product).left;
-    if left == 0 {
-        return Ok(());
-    }
+    let left = {
+        let product = look(product);
+        if product.left == 0 || product.sold.iter().any(|(buyer, _)| *buyer == customer) {
+            return Ok(());
+        }
+        product.left
+    };
     tokio::time::sleep(PAYMENT).await;
     let mut product = look(product);
     // A former holder that the next master does not know has a smaller token.
     if fence > product.fence {
         product.fence = fence;
         product.left = left - 1;
-        product.sold.push(Instant::now());
+        product.sold.push((customer, Instant::now()));
     }
     Ok(())
 }
 
-/// A customer asks again if the lock was lost on the way.
-async fn buy(shop: LockManager, shelf: Shelf, which: usize) -> Result<(), LockError> {
+/// A customer asks again if the sale has not begun (`is_retryable`). If the lock was lost on the way, it may have been carried out: asking
+/// again is right only because `sell` looks first.
+async fn buy(shop: LockManager, shelf: Shelf, customer: usize) -> Result<(), LockError> {
+    let which = customer % PRODUCTS;
     loop {
         let request = shop.lock(key(which)).fencing().wait(Duration::from_secs(60));
         let Some(product) = shelf.get(which) else { return Ok(()) };
-        match request.run(sell(product)).await {
+        match request.run(sell(product, customer)).await {
             Ok(outcome) => return outcome,
-            Err(error) if error.is_retryable() => println!("asks again: {error}"),
+            Err(error) if error.is_retryable() || error.is_lost() => println!("asks again: {error}"),
             Err(error) => return Err(error),
         }
     }
@@ -92,10 +97,11 @@ async fn main() -> Result<ExitCode, Failure> {
     };
     let shelf: Shelf = Arc::new(std::array::from_fn(|_| Mutex::new(product())));
     let mut customers = JoinSet::new();
-    for _ in 0..SHOPS {
+    let in_a_shop = PRODUCTS * CUSTOMERS / SHOPS;
+    for first in (0..in_a_shop * SHOPS).step_by(in_a_shop) {
         let shop = LockManager::connect(&cluster.url()).await?;
-        for customer in 0..PRODUCTS * CUSTOMERS / SHOPS {
-            customers.spawn(buy(shop.clone(), Arc::clone(&shelf), customer % PRODUCTS));
+        for customer in first..first + in_a_shop {
+            customers.spawn(buy(shop.clone(), Arc::clone(&shelf), customer));
         }
     }
     let slots: Vec<u16> = (0..PRODUCTS)
@@ -125,7 +131,7 @@ async fn main() -> Result<ExitCode, Failure> {
 
     for (number, product) in shelf.iter().enumerate() {
         let product = look(product);
-        let pauses = product.sold.windows(2).map(|pair| pair[1] - pair[0]);
+        let pauses = product.sold.windows(2).map(|pair| pair[1].1 - pair[0].1);
         println!(
             "{}: sold {} of {STOCK}, oversold {}, the longest pause {:.1?}",
             key(number),

@@ -8,7 +8,8 @@
 //! curl -X POST localhost:3000/orders/42/pay
 //! ```
 //!
-//! A second payment of the same order while the first is being worked on gets `423 Locked` with `Retry-After`.
+//! A second payment of the same order while the first is being worked on gets `423 Locked` with `Retry-After`. One whose lock was lost may
+//! have been carried out, and gets `424 Failed Dependency`, which clients and proxies do not repeat by themselves.
 //!
 //! `GET /ready` answers 200 while locks can be taken, and 503 otherwise, with the state of each server.
 //!

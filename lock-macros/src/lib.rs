@@ -249,8 +249,11 @@ use proc_macro::TokenStream;
 /// | `on_busy` | return type | a busy lock | any other lock error |
 /// |---|---|---|---|
 /// | `error` | `Result<T, E>` where `E: From<LockError>` | `Err` | `Err` |
-/// | `skip` | `()`, `Option<T>`, or a `Result` of one of these | `()`, `None`, `Ok` of it | `Err`; without a `Result`, the error is logged and the call skipped |
+/// | `skip` | `()`, `Option<T>`, or a `Result` of one of these | `()`, `None`, `Ok` of it | `Err`; without a `Result`, the error is logged, and the call returns `()` or `None`, also if its body has run in part |
 /// | `path::to::fn` | any | the function's result for the `LockError` | the same |
+///
+/// `LockError::is_retryable` tells the errors after which the body has not run at all. A lost lock is
+/// not one of them: its body may have been carried out in part.
 ///
 /// The call keeps the body's result while it releases the lock. A return type that is not `Send`
 /// therefore makes the call's future not `Send`, even if the body's future is: such a call cannot

@@ -13,28 +13,16 @@ use crate::error::{LockError, chain};
 ///   most 30 s, and not beyond [`retry_after`](LockError::retry_after), the holder's lease. (The
 ///   rest of the lease alone would be a poor estimate: it is long, renewed while the holder works,
 ///   and the lock is often released sooner.)
-/// - 409 Conflict for `Lost`.
-/// - 503 Service Unavailable for `Store`, `TooFewReplicas`, `Closed` and `Hung`; with
+/// - 424 Failed Dependency where the request may have been carried out in part: for `Lost` and
+///   `Hung`, and for `Closed` and `Store` with `began`. Clients and proxies do not repeat it by
+///   themselves.
+/// - 503 Service Unavailable for `Store`, `TooFewReplicas` and `Closed` before the body began; with
 ///   [`retry_after`](LockError::retry_after) as the `Retry-After` where there is one.
 /// - 400 Bad Request for a key that a value in the request made invalid.
 /// - 500 for mistakes in the service.
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {
-        let (status, text) = match &self {
-            Self::Busy { .. } => (423, "locked by another request, try again"),
-            Self::Lost { .. } => (
-                409,
-                "the lock was lost while the request was being worked on, try again",
-            ),
-            Self::Store { .. } | Self::TooFewReplicas { .. } | Self::Closed { .. } | Self::Hung { .. } => {
-                (503, "locks are not available, try again")
-            }
-            Self::InvalidKey { .. } => (400, "a value in the request cannot be used in a lock key"),
-            Self::WouldDeadlock { .. }
-            | Self::InvalidLease { .. }
-            | Self::InvalidMode { .. }
-            | Self::NotConfigured { .. } => (500, "locks are not set up correctly"),
-        };
+        let (status, text) = answer(&self);
         tracing::debug!(error = %chain(&self), status, "lock error answered");
         let mut response = text.into_response();
         if let Ok(status) = http::StatusCode::from_u16(status) {
@@ -51,6 +39,40 @@ impl IntoResponse for LockError {
         response
     }
 }
+
+/// Returns the status and the text for an error.
+fn answer(error: &LockError) -> (u16, &'static str) {
+    match error {
+        LockError::Busy { .. } => (423, "locked by another request, try again"),
+        LockError::Lost { .. }
+        | LockError::Hung { .. }
+        | LockError::Closed { began: true, .. }
+        | LockError::Store { began: true, .. } => (
+            PARTLY_DONE,
+            "the request may have been carried out in part or as a whole, see what it has done before sending it again",
+        ),
+        LockError::Store { source, .. } if source.is_permanent() => (503, "locks are not available"),
+        // Another instance may still take locks when this one has been shut down.
+        LockError::Store { .. } | LockError::TooFewReplicas { .. } | LockError::Closed { .. } => {
+            (503, "locks are not available, try again")
+        }
+        LockError::InvalidKey { .. } => (400, "a value in the request cannot be used in a lock key"),
+        LockError::WouldDeadlock { .. }
+        | LockError::InvalidLease { .. }
+        | LockError::InvalidMode { .. }
+        | LockError::NotConfigured { .. } => (500, "locks are not set up correctly"),
+    }
+}
+
+/// The status for a request that must not be repeated by a machine: it may have been carried out in
+/// part, and a payment would be made twice.
+///
+/// Not a 5xx: common retry layers repeat every one of them, 500 too, and whatever the method
+/// (`reqwest-retry`, the `5xx` of Envoy). A 4xx is not to be repeated unchanged, and yet some are:
+/// 408, 425 and 429, 409 (the `retriable-4xx` of Envoy), and what has a `Retry-After`. 424 is none
+/// of these, and is what has happened: something that the request depended on has failed. It is
+/// from the document that 423 is from, RFC 4918.
+const PARTLY_DONE: u16 = 424;
 
 /// The longest `Retry-After`: a lock is usually free before its lease ends.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
@@ -91,6 +113,26 @@ mod tests {
         value.to_str().ok().map(ToOwned::to_owned)
     }
 
+    fn failed(began: bool, source: StoreError) -> LockError {
+        LockError::Store {
+            key: key(),
+            began,
+            source,
+        }
+    }
+
+    fn closed(began: bool) -> LockError {
+        LockError::Closed { key: key(), began }
+    }
+
+    fn hung() -> LockError {
+        LockError::Hung {
+            key: key(),
+            renewals: 30,
+            held: Duration::from_secs(600),
+        }
+    }
+
     fn lost(completed: bool) -> LockError {
         LockError::Lost {
             key: key(),
@@ -102,12 +144,7 @@ mod tests {
 
     #[test]
     fn each_error_has_its_status() {
-        let store = StoreError::transient("connection refused");
-        let hung = LockError::Hung {
-            key: key(),
-            renewals: 30,
-            held: Duration::from_secs(600),
-        };
+        let store = || StoreError::transient("connection refused");
         let invalid_key = LockError::InvalidKey {
             key: key(),
             problem: KeyProblem::TooLong(2000),
@@ -117,21 +154,42 @@ mod tests {
             lease: Duration::ZERO,
         };
         assert_eq!(status(busy(Duration::ZERO, None)), 423);
-        assert_eq!(status(lost(false)), 409);
-        assert_eq!(status(lost(true)), 409);
-        assert_eq!(
-            status(LockError::Store {
-                key: key(),
-                source: store
-            }),
-            503
-        );
-        assert_eq!(status(LockError::Closed { key: key() }), 503);
-        assert_eq!(status(hung), 503);
+        assert_eq!(status(lost(false)), 424);
+        assert_eq!(status(lost(true)), 424);
+        assert_eq!(status(failed(false, store())), 503);
+        assert_eq!(status(failed(true, store())), 424);
+        assert_eq!(status(closed(false)), 503);
+        assert_eq!(status(closed(true)), 424);
+        assert_eq!(status(hung()), 424);
         assert_eq!(status(invalid_key), 400);
         assert_eq!(status(invalid_lease), 500);
         assert_eq!(status(LockError::WouldDeadlock { key: key() }), 500);
         assert_eq!(status(LockError::NotConfigured { key: key() }), 500);
+    }
+
+    /// Statuses that clients or proxies repeat by themselves, many of them whatever the method.
+    fn is_repeated_by_some(status: u16) -> bool {
+        matches!(status, 408 | 409 | 413 | 423 | 425 | 429 | 500..)
+    }
+
+    #[test]
+    fn a_request_that_may_have_been_carried_out_in_part_is_repeated_by_nobody() {
+        let unanswered = failed(true, StoreError::unknown("no answer"));
+        for error in [lost(false), lost(true), hung(), closed(true), unanswered] {
+            let (_, text) = answer(&error);
+            assert!(
+                text.contains("may have been carried out in part") && !text.contains("try again"),
+                "{text}"
+            );
+            let told = error.to_string();
+            let response = error.into_response();
+            assert!(
+                !is_repeated_by_some(response.status().as_u16()),
+                "{}: {told}",
+                response.status()
+            );
+            assert!(!response.headers().contains_key("retry-after"), "{told}");
+        }
     }
 
     #[test]
@@ -150,11 +208,13 @@ mod tests {
 
     #[test]
     fn a_store_that_failed_for_the_moment_says_when_to_come_back() {
-        let store = |source| LockError::Store { key: key(), source };
         assert_eq!(
-            retry_after(store(StoreError::transient("connection refused"))).as_deref(),
+            retry_after(failed(false, StoreError::transient("connection refused"))).as_deref(),
             Some("1")
         );
-        assert_eq!(retry_after(store(StoreError::permanent("unknown command"))), None);
+        assert_eq!(
+            retry_after(failed(false, StoreError::permanent("unknown command"))),
+            None
+        );
     }
 }

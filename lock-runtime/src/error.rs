@@ -38,8 +38,8 @@ pub enum LockError {
         retry_after: Option<Duration>,
     },
     /// The lock was held and then lost. Unless `completed`, the body was cancelled at one of its
-    /// awaits.
-    #[error("lock `{key}` was lost {}: {reason}; {}", lost_when(*.completed), .reason.advice(*.renew))]
+    /// awaits, so its work may have been carried out in part.
+    #[error("lock `{key}` was lost {}: {reason}; {}; {LOOK_FIRST}", lost_when(*.completed), .reason.advice(*.renew))]
     #[non_exhaustive]
     Lost {
         /// The key, without the manager's prefix.
@@ -55,11 +55,11 @@ pub enum LockError {
     },
     /// The body was still running at its time limit, and was cancelled: after `max_hold`, or when
     /// one more renewal than `max_renewals` would have been due, which is after 2/3 of the lease ×
-    /// (`max_renewals` + 1).
+    /// (`max_renewals` + 1). Its work may have been carried out in part.
     #[error(
         "lock `{key}` was held for {held:.1?} (renewed {renewals} times), which is the limit of its call, so the call counts as hung \
-         and was cancelled; find what it waits for, or allow more by `max_hold`, or by `max_renewals`, which allows 2/3 of the lease × \
-         (max_renewals + 1)"
+         and was cancelled, and the work under it {IN_PART}; find what it waits for, or allow more by `max_hold`, or by `max_renewals`, \
+         which allows 2/3 of the lease × (max_renewals + 1); {LOOK_FIRST}"
     )]
     #[non_exhaustive]
     Hung {
@@ -123,13 +123,13 @@ pub enum LockError {
         key: Box<str>,
     },
     /// The manager was shut down. A body that was still running then was cancelled.
-    #[error(
-        "lock `{key}` was asked for or held while its manager shut down; stop calling locked functions before `shutdown()`"
-    )]
+    #[error("lock `{key}` was {}", closed_when(*.began))]
     #[non_exhaustive]
     Closed {
         /// The key, without the manager's prefix.
         key: Box<str>,
+        /// `true` if the call had got the lock by then: its work may have been carried out in part.
+        began: bool,
     },
     /// Fewer replicas than `min_replicas` had the lock in time, so it was given back. The body was not
     /// run.
@@ -146,12 +146,18 @@ pub enum LockError {
         /// The number of replicas that the call asked for.
         wanted: u32,
     },
-    /// The store refused, or could not be reached, for the whole `wait`.
-    #[error("lock `{key}`: the store failed")]
+    /// The store refused, or could not be reached, for the whole `wait`; or, if the lock was held by
+    /// then (`began`), it did not answer [`verify`](crate::HeldLock::verify),
+    /// [`fencing_token`](crate::HeldLock::fencing_token) or
+    /// [`LockGuard::release`](crate::LockGuard::release).
+    #[error("lock `{key}`: the store failed{}", failed_when(*.began))]
     #[non_exhaustive]
     Store {
         /// The key, without the manager's prefix.
         key: Box<str>,
+        /// `true` if the call had got the lock by then: its work may have been carried out, in part
+        /// or as a whole.
+        began: bool,
         /// The error from the store.
         source: StoreError,
     },
@@ -244,11 +250,36 @@ fn seen_holder(holder: Option<&Holder>, rest: Option<Duration>) -> String {
     [holder, rest].into_iter().flatten().collect()
 }
 
-const fn lost_when(completed: bool) -> &'static str {
+/// The effect of a body that was stopped on its way.
+const IN_PART: &str = "may have been carried out in part";
+/// The advice after a body that may have begun. Not to try again, which would do its work twice.
+pub(crate) const LOOK_FIRST: &str = "before the call is repeated, see what it has done";
+
+fn lost_when(completed: bool) -> String {
     if completed {
-        "before the work under it had ended, which may have overlapped another holder's"
+        "before the work under it had ended, which was carried out and may have overlapped another holder's".to_owned()
     } else {
-        "while it was in use"
+        format!("while it was in use, and the work under it {IN_PART}")
+    }
+}
+
+fn closed_when(began: bool) -> String {
+    if began {
+        format!(
+            "held while its manager shut down, and the work under it {IN_PART}; let such work end before `shutdown()`, or allow a longer \
+             `shutdown_grace`; {LOOK_FIRST}"
+        )
+    } else {
+        "asked for while its manager shut down, or after that; stop calling locked functions before `shutdown()`"
+            .to_owned()
+    }
+}
+
+fn failed_when(began: bool) -> String {
+    if began {
+        format!(" while the lock was held, and the work under it {IN_PART} or as a whole")
+    } else {
+        String::new()
     }
 }
 
@@ -374,7 +405,7 @@ impl LockError {
             | Self::InvalidLease { key, .. }
             | Self::InvalidMode { key, .. }
             | Self::NotConfigured { key }
-            | Self::Closed { key }
+            | Self::Closed { key, .. }
             | Self::TooFewReplicas { key, .. }
             | Self::Store { key, .. } => key,
         }
@@ -410,24 +441,26 @@ impl LockError {
         }
     }
 
-    /// Returns `true` if the same call may succeed later, without a change of the program, its
-    /// settings or the store's: another holder had the lock, the lock was lost, too few replicas had
-    /// it, or the store failed for the moment.
+    /// Returns `true` if the body was not run and the same call may succeed later, without a change
+    /// of the program, its settings or the store's. A layer that repeats calls may go by it.
     ///
-    /// The result says nothing about the body. After [`Busy`](Self::Busy) and
-    /// [`TooFewReplicas`](Self::TooFewReplicas) the body has not run;
-    /// after [`Lost`](Self::Lost) it has run in part, or to its end, and another call repeats what
-    /// it did. After [`Store`](Self::Store), the body of an annotated function or of
-    /// [`LockRequest::run`](crate::LockRequest::run) has not run. From
-    /// [`LockGuard::release`](crate::LockGuard::release), `Store` means that the release is not
-    /// confirmed yet; the release goes on in the background and need not be repeated.
+    /// It is `true` for [`Busy`](Self::Busy) and [`TooFewReplicas`](Self::TooFewReplicas), and for
+    /// a [`Store`](Self::Store) that failed for the moment before the call had got its lock. It is
+    /// `false` wherever the work under the lock may have been carried out, in part or as a whole:
+    /// [`Lost`](Self::Lost), [`Hung`](Self::Hung), and `Closed` and `Store` with `began`. See what
+    /// was done before you repeat such a call, or make its work idempotent. A release that was not
+    /// confirmed, the `Store` of [`LockGuard::release`](crate::LockGuard::release), goes on in the
+    /// background and need not be repeated.
+    ///
+    /// The method knows of the body of this error's own lock. A body that returns the error of a
+    /// lock that it takes itself has run up to there.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::TooFewReplicas { .. } => true,
-            Self::Lost { reason, .. } => *reason != LostReason::Forked,
-            Self::Store { source, .. } => !source.is_permanent(),
-            Self::Hung { .. }
+            Self::Store { source, began, .. } => !began && !source.is_permanent(),
+            Self::Lost { .. }
+            | Self::Hung { .. }
             | Self::WouldDeadlock { .. }
             | Self::InvalidKey { .. }
             | Self::InvalidLease { .. }
@@ -441,8 +474,9 @@ impl LockError {
     ///
     /// For [`Busy`](Self::Busy), this is the rest of the holder's lease as far as known. The holder
     /// may release sooner, or renew. For [`TooFewReplicas`](Self::TooFewReplicas), and for a
-    /// [`Store`](Self::Store) that failed for the moment, it is one second: the library connects again after at most 100 ms, and a server that restarts or
-    /// fails over needs longer. `None` for all others.
+    /// [`Store`](Self::Store) that is [retryable](Self::is_retryable), it is one second: the library
+    /// connects again after at most 100 ms, and a server that restarts or fails over needs longer.
+    /// `None` for all others.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -507,7 +541,19 @@ mod tests {
     }
 
     fn store(source: StoreError) -> LockError {
-        LockError::Store { key: key(), source }
+        LockError::Store {
+            key: key(),
+            began: false,
+            source,
+        }
+    }
+
+    fn held(source: StoreError) -> LockError {
+        LockError::Store {
+            key: key(),
+            began: true,
+            source: source.after_the_grant(),
+        }
     }
 
     /// The whole text of every error of a lock, sources included: the key, the cause, and what to
@@ -540,33 +586,37 @@ mod tests {
             ),
             (
                 lost(LostReason::Expired, true),
-                "lock `inventory:7` was lost while it was in use: its lease ran out; await more often in the body, or allow a longer `lease`",
+                "lock `inventory:7` was lost while it was in use, and the work under it may have been carried out in part: its lease ran \
+                 out; await more often in the body, or allow a longer `lease`; before the call is repeated, see what it has done",
             ),
             (
                 lost(LostReason::Expired, false),
-                "lock `inventory:7` was lost while it was in use: its lease ran out; with `renew = false` the lease limits the time: allow \
-                 a longer `lease`, or let it be renewed",
+                "lock `inventory:7` was lost while it was in use, and the work under it may have been carried out in part: its lease ran \
+                 out; with `renew = false` the lease limits the time: allow a longer `lease`, or let it be renewed; before the call is \
+                 repeated, see what it has done",
             ),
             (
                 lost(LostReason::Taken, true),
-                "lock `inventory:7` was lost while it was in use: the key held another holder's value; find out if an operator used \
-                 `force_release`; if not, look for a client that writes this key without asking, or for a failover of the store",
+                "lock `inventory:7` was lost while it was in use, and the work under it may have been carried out in part: the key held \
+                 another holder's value; find out if an operator used `force_release`; if not, look for a client that writes this key \
+                 without asking, or for a failover of the store; before the call is repeated, see what it has done",
             ),
             (
                 lost(LostReason::Deleted, true),
-                "lock `inventory:7` was lost while it was in use: the key was gone before its time; find out if an operator used \
-                 `force_release`; if not, look for a DEL, FLUSHALL or restart without persistence, and let the store's maxmemory-policy be \
-                 noeviction",
+                "lock `inventory:7` was lost while it was in use, and the work under it may have been carried out in part: the key was \
+                 gone before its time; find out if an operator used `force_release`; if not, look for a DEL, FLUSHALL or restart without \
+                 persistence, and let the store's maxmemory-policy be noeviction; before the call is repeated, see what it has done",
             ),
             (
                 lost(LostReason::Unreachable, true),
-                "lock `inventory:7` was lost while it was in use: the store could not be reached to renew it; check the store and the \
-                 network, or allow a longer `lease` to ride out such gaps",
+                "lock `inventory:7` was lost while it was in use, and the work under it may have been carried out in part: the store could \
+                 not be reached to renew it; check the store and the network, or allow a longer `lease` to ride out such gaps; before the \
+                 call is repeated, see what it has done",
             ),
             (
                 lost(LostReason::Forked, true),
-                "lock `inventory:7` was lost while it was in use: this process was forked from the one that holds it; take locks after the \
-                 fork",
+                "lock `inventory:7` was lost while it was in use, and the work under it may have been carried out in part: this process \
+                 was forked from the one that holds it; take locks after the fork; before the call is repeated, see what it has done",
             ),
             (
                 LockError::Lost {
@@ -575,8 +625,9 @@ mod tests {
                     completed: true,
                     renew: true,
                 },
-                "lock `inventory:7` was lost before the work under it had ended, which may have overlapped another holder's: its lease ran \
-                 out; await more often in the body, or allow a longer `lease`",
+                "lock `inventory:7` was lost before the work under it had ended, which was carried out and may have overlapped another \
+                 holder's: its lease ran out; await more often in the body, or allow a longer `lease`; before the call is repeated, see \
+                 what it has done",
             ),
             (
                 LockError::Hung {
@@ -585,8 +636,9 @@ mod tests {
                     held: seconds(310),
                 },
                 "lock `inventory:7` was held for 310.0s (renewed 30 times), which is the limit of its call, so the call counts as hung and \
-                 was cancelled; find what it waits for, or allow more by `max_hold`, or by `max_renewals`, which allows 2/3 of the lease × \
-                 (max_renewals + 1)",
+                 was cancelled, and the work under it may have been carried out in part; find what it waits for, or allow more by \
+                 `max_hold`, or by `max_renewals`, which allows 2/3 of the lease × (max_renewals + 1); before the call is repeated, see \
+                 what it has done",
             ),
             (
                 LockError::WouldDeadlock { key: key() },
@@ -619,8 +671,8 @@ mod tests {
                     key: key(),
                     lease: Duration::ZERO,
                 },
-                "lock `inventory:7` cannot have a `lease`, `at_least`, `lock_delay` or `max_hold` of 0ns; give at most 366 days, a `lease` of \
-                 at least 10ms that is longer than the manager's `skew`, and a `max_hold` above zero",
+                "lock `inventory:7` cannot have a `lease`, `at_least`, `lock_delay` or `max_hold` of 0ns; give at most 366 days, a `lease` \
+                 of at least 10ms that is longer than the manager's `skew`, and a `max_hold` above zero",
             ),
             (
                 request(ModeProblem::TwoModes),
@@ -659,8 +711,20 @@ mod tests {
                  under `multi_thread` give `kit.manager()` to `init_with`",
             ),
             (
-                LockError::Closed { key: key() },
-                "lock `inventory:7` was asked for or held while its manager shut down; stop calling locked functions before `shutdown()`",
+                LockError::Closed {
+                    key: key(),
+                    began: false,
+                },
+                "lock `inventory:7` was asked for while its manager shut down, or after that; stop calling locked functions before \
+                 `shutdown()`",
+            ),
+            (
+                LockError::Closed {
+                    key: key(),
+                    began: true,
+                },
+                "lock `inventory:7` was held while its manager shut down, and the work under it may have been carried out in part; let \
+                 such work end before `shutdown()`, or allow a longer `shutdown_grace`; before the call is repeated, see what it has done",
             ),
             (
                 LockError::TooFewReplicas {
@@ -683,6 +747,21 @@ mod tests {
             (
                 store(StoreError::permanent("unknown command")),
                 "lock `inventory:7`: the store failed: unknown command; correct the store or its configuration",
+            ),
+            (
+                held(StoreError::unknown("no answer within 1s")),
+                "lock `inventory:7`: the store failed while the lock was held, and the work under it may have been carried out in part or \
+                 as a whole: no answer within 1s; check the store and the network; before the call is repeated, see what it has done",
+            ),
+            (
+                held(StoreError::transient("LOADING").advise("wait until the server is ready, then try again")),
+                "lock `inventory:7`: the store failed while the lock was held, and the work under it may have been carried out in part or \
+                 as a whole: LOADING; wait until the server is ready; before the call is repeated, see what it has done",
+            ),
+            (
+                held(StoreError::permanent("unknown command")),
+                "lock `inventory:7`: the store failed while the lock was held, and the work under it may have been carried out in part or \
+                 as a whole: unknown command; correct the store or its configuration; before the call is repeated, see what it has done",
             ),
             (
                 store(StoreError::other_kind()),
@@ -843,8 +922,7 @@ mod tests {
         for (error, _) in texts() {
             let (retryable, after) = match &error {
                 LockError::Busy { retry_after, .. } => (true, *retry_after),
-                LockError::Lost { reason, .. } => (*reason != LostReason::Forked, None),
-                LockError::Store { source, .. } if source.is_permanent() => (false, None),
+                LockError::Store { source, began, .. } if *began || source.is_permanent() => (false, None),
                 LockError::Store { .. } | LockError::TooFewReplicas { .. } => (true, second),
                 _ => (false, None),
             };
@@ -857,6 +935,32 @@ mod tests {
         for (error, _) in config_texts() {
             assert_eq!(error.is_retryable(), error.store_error().is_some(), "{error}");
         }
+    }
+
+    /// A retry layer goes by `is_retryable`, and a person by the text: either would pay twice.
+    #[test]
+    fn an_error_of_a_body_that_may_have_begun_asks_nobody_to_try_again() {
+        let mut told = 0;
+        for (error, _) in texts() {
+            let completed = match &error {
+                LockError::Lost { completed, .. } => *completed,
+                LockError::Hung { .. }
+                | LockError::Closed { began: true, .. }
+                | LockError::Store { began: true, .. } => false,
+                _ => continue,
+            };
+            told += 1;
+            let text = Chain(&error).to_string();
+            assert!(!error.is_retryable() && error.retry_after().is_none(), "{text}");
+            assert!(!text.contains("try again"), "{text}");
+            let effect = if completed {
+                "was carried out"
+            } else {
+                "may have been carried out in part"
+            };
+            assert!(text.contains(effect) && text.ends_with(LOOK_FIRST), "{text}");
+        }
+        assert_eq!(told, 12);
     }
 
     #[test]

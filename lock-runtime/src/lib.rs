@@ -37,7 +37,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `tls` | `rediss://`, `valkeys://`, `rediss+sentinel://` and `rediss+cluster://`, by rustls |
-//! | `axum` | `IntoResponse` for [`LockError`]: 423 with `Retry-After`, 409, 503, 400 or 500 |
+//! | `axum` | `IntoResponse` for [`LockError`]: 423 with `Retry-After` for a busy lock, 424 where the request may have been carried out in part, 503, 400 or 500 |
 //! | `legacy-setnx` | `LockManagerBuilder::legacy_setnx`: locks shared with services that use the pattern from before Redis 2.6.12 |
 //! | `custom-store` | the module `store` and `LockManagerBuilder::store`: for authors of stores, and for managers that share a store |
 //! | `testing` | the module `testing`: locks for unit tests that another host holds, that are lost, or whose store is out of reach. For `[dev-dependencies]` |
@@ -57,7 +57,8 @@
 //! - A body that blocks its thread beyond the deadline cannot be stopped; [`Stats::overruns`]
 //!   counts such polls. Requests that are already in flight, and tasks spawned by `tokio::spawn`
 //!   (see [`HeldLock::spawn`]), cannot be stopped either. Where an overlap does harm, let the
-//!   database check the [fencing token](HeldLock::fencing_token).
+//!   database check the [fencing token](HeldLock::fencing_token). Across a failover tokens grow only
+//!   if the former master's clock was not ahead of the new one's by more than the outage.
 //! - A server that loses its data grants the lock again. The first holder is cancelled as soon as
 //!   the loss is noticed: within a round trip or two where the server can report changed keys
 //!   (every supported server, unless the user may not run `CLIENT TRACKING`), and at the next

@@ -42,8 +42,8 @@ plant tokens-drawn-ahead lock-runtime/src/store/holder.rs \
     'a token that was drawn ahead was used twice'
 
 plant said-twice lock-runtime/src/error.rs \
-    '#[error("lock `{key}`: the store failed")]' \
-    '#[error("lock `{key}`: the store failed: {source}")]' \
+    '#[error("lock `{key}`: the store failed{}", failed_when(*.began))]' \
+    '#[error("lock `{key}`: the store failed{}: {source}", failed_when(*.began))]' \
     promises words::what_a_server_refuses_is_said_once_with_what_to_do \
     'is said twice'
 
@@ -71,3 +71,15 @@ plant results-of-another-function lock-runtime/src/acquire/mod.rs \
     'item: TypeId::of::<()>(),' \
     attribute coalesce::functions_that_one_macro_writes_share_no_result \
     'each returns its own result'
+
+plant lost-is-repeated-by-proxies lock-runtime/src/axum.rs \
+    'const PARTLY_DONE: u16 = 424;' \
+    'const PARTLY_DONE: u16 = 409;' \
+    lib axum::tests::a_request_that_may_have_been_carried_out_in_part_is_repeated_by_nobody \
+    '409 Conflict: lock `inventory:7`'
+
+plant begun-is-retryable lock-runtime/src/error.rs \
+    '!began && !source.is_permanent()' \
+    '!source.is_permanent()' \
+    lib hold::guard::tests::a_store_that_fails_after_the_grant_asks_nobody_to_repeat_the_work \
+    'the store failed while the lock was held'

@@ -134,7 +134,11 @@ impl Acquisition {
                 Ok(Step::Pause) => seen.queues = false,
                 Err(source) => {
                     let key = self.name();
-                    return Err(LockError::Store { key, source });
+                    return Err(LockError::Store {
+                        key,
+                        began: false,
+                        source,
+                    });
                 }
             }
             if let Some(place) = place {

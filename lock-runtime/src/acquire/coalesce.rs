@@ -380,7 +380,7 @@ pub(super) async fn join<R: 'static>(
         biased;
         turn = following.turn() => turn,
         () = manager.closed.cancelled() => {
-            return Err(LockError::Closed { key: following.name() });
+            return Err(LockError::Closed { key: following.name(), began: false });
         }
         () = manager.host.sleep(timer, options.wait) => return Err(following.busy(start)),
     };

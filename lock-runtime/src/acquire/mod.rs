@@ -187,6 +187,7 @@ impl Acquisition {
         {
             return Err(LockError::Store {
                 key: name(),
+                began: false,
                 source: StoreError::permanent(error),
             });
         }
@@ -322,10 +323,14 @@ impl Acquisition {
     fn give_up(&self, seen: &mut Progress) -> LockError {
         let key = self.name();
         if self.manager.closed.is_cancelled() {
-            return LockError::Closed { key };
+            return LockError::Closed { key, began: false };
         }
         match seen.news.error.take() {
-            Some(source) => LockError::Store { key, source },
+            Some(source) => LockError::Store {
+                key,
+                began: false,
+                source,
+            },
             None => LockError::Busy {
                 key,
                 waited: self.manager.clock.now().since(self.start),
@@ -354,7 +359,7 @@ impl Acquisition {
         let reached = async {
             tokio::select! {
                 biased;
-                () = closed.cancelled() => Err(LockError::Closed { key }),
+                () = closed.cancelled() => Err(LockError::Closed { key, began: false }),
                 reached = held.reach_replicas(wanted) => reached,
             }
         };

@@ -71,6 +71,7 @@ impl Acquisition {
     pub(super) async fn take_all(&self, seen: &mut Progress) -> Result<Grant, LockError> {
         let failed = |source| LockError::Store {
             key: self.name(),
+            began: false,
             source,
         };
         let keys: Vec<_> = self.keys().iter().cloned().collect();

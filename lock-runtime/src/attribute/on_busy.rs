@@ -178,7 +178,10 @@ mod tests {
     }
 
     fn closed() -> LockError {
-        LockError::Closed { key: "k".into() }
+        LockError::Closed {
+            key: "k".into(),
+            began: true,
+        }
     }
 
     #[test]

@@ -307,13 +307,22 @@ impl HeldLock {
     }
 
     /// Returns a fencing token for this hold: greater than every token taken before for this key,
-    /// in any process.
+    /// in any process; across a failover only if the servers' clocks agree.
     ///
     /// Send it along with each write, and let the store of record reject a token smaller than one
     /// it has seen. A holder that was paused and lost its lock without noticing then cannot
     /// overwrite its successor's work. All calls on one hold return the same token. It is taken
     /// with the lock under `fencing`, otherwise on the first call, by a script that first checks
     /// that the lock is still held.
+    ///
+    /// The server counts the tokens: each is one more than the last one, and at least the server's
+    /// time in microseconds. The counter is replicated asynchronously, and what a new master has not
+    /// got of it is made up for by that server's time. So if the former master's clock was ahead, a
+    /// token may be smaller than an earlier one, by the difference of the clocks less the time of
+    /// the outage; and so it may on one server that loses its data after its clock was set back. A
+    /// former holder with the larger token is then not kept out. Keep the servers' clocks together
+    /// by NTP, set `min-replicas-to-write`, and let the store of record keep the largest token that
+    /// it has seen, and never lower it. `docs/operations.md`, "Fencing tokens", says more.
     ///
     /// See [How to do distributed
     /// locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
@@ -475,7 +484,8 @@ impl HeldLock {
     fn store_error(&self, source: StoreError) -> LockError {
         LockError::Store {
             key: self.held.name(),
-            source,
+            began: true,
+            source: source.after_the_grant(),
         }
     }
 

@@ -336,7 +336,7 @@ impl Hold {
                 renewals: self.renewals(),
                 held: self.now().since(self.since),
             },
-            EndCause::Closed => LockError::Closed { key },
+            EndCause::Closed => LockError::Closed { key, began: true },
         }
     }
 
@@ -457,7 +457,8 @@ fn told(held: &Hold, answer: Result<Ownership, StoreError>) -> Result<(), LockEr
             tracing::debug!(parent: &held.span, error = %source, "release goes on in the background");
             return Err(LockError::Store {
                 key: held.name(),
-                source,
+                began: true,
+                source: source.after_the_grant(),
             });
         }
     };

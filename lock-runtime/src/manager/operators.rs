@@ -124,12 +124,16 @@ impl LockManager {
     async fn ask<T>(&self, key: &str, question: StoreFuture<'_, T>) -> Result<T, LockError> {
         let shared = self.shared();
         if shared.closed.is_cancelled() {
-            return Err(LockError::Closed { key: key.into() });
+            return Err(LockError::Closed {
+                key: key.into(),
+                began: false,
+            });
         }
         let (_, timer) = shared.pace();
         let answer = store::within(&shared.host, timer, shared.response_timeout, question).await;
         answer.map_err(|source| LockError::Store {
             key: key.into(),
+            began: false,
             source,
         })
     }

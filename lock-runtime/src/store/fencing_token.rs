@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-/// A number that is greater than every fencing token taken before for the same key, in any process.
-/// Returned by [`HeldLock::fencing_token`](crate::HeldLock::fencing_token).
+/// A number that is greater than every fencing token taken before for the same key, in any process;
+/// across a failover only if the servers' clocks agree. Returned by
+/// [`HeldLock::fencing_token`](crate::HeldLock::fencing_token), which says more.
 ///
 /// ```
 /// use lock_runtime::FencingToken;

@@ -22,7 +22,8 @@ pub struct LockInfo {
     /// keep it for a lock held for an owner, once a holder has asked for a token.
     pub fence: Option<FencingToken>,
     /// The last fencing token that the store has issued for any lock under its prefix. No token of
-    /// this lock is larger.
+    /// this lock is larger, unless a failover or a loss of data has come between: see
+    /// [`HeldLock::fencing_token`](crate::HeldLock::fencing_token).
     pub last_fence: Option<FencingToken>,
 }
 

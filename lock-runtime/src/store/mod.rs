@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::error::LOOK_FIRST;
 use crate::host::{Clock, Host, Moment, Timer};
 use crate::key::KeyProblem;
 use crate::store::health::ServerHealth;
@@ -652,7 +653,7 @@ impl Ownership {
 /// The answer to [`LockStore::fence`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fence {
-    /// A token, greater than every earlier one of this key.
+    /// A token, greater than every earlier one of this key that the store knows of.
     Token(FencingToken),
     /// The lock is no longer the caller's ([`Ownership::Gone`] or [`Ownership::Foreign`]).
     NotOwned(Ownership),
@@ -765,6 +766,19 @@ impl StoreError {
             "the key is held in another kind of mode, exclusive or one that several may hold, or holds another program's data",
         )
         .advise("take a key in one kind of mode everywhere, or choose another key or prefix")
+    }
+
+    /// Takes back the advice to try again, since the work under the lock may have begun, and what the
+    /// general advice says of an attempt to take it. The rest of the advice stays.
+    pub(crate) fn after_the_grant(self) -> Self {
+        let advice = match (&self.0.advice, self.0.permanent) {
+            (None, false) => "check the store and the network",
+            _ => self.advice(),
+        };
+        let again = [", then try again", ", and try again"];
+        let again = again.iter().find_map(|again| advice.split_once(again));
+        let advice = format!("{}; {LOOK_FIRST}", again.map_or(advice, |(before, _)| before));
+        self.advise(advice)
     }
 
     /// Replaces the general advice.

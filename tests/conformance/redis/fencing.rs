@@ -1,5 +1,5 @@
-//! Fencing tokens through managers: they keep growing whatever happens to the server, and a former
-//! holder gets none.
+//! Fencing tokens through managers: they keep growing whatever happens to a server whose clock goes
+//! on, and a former holder gets none.
 
 use std::time::Duration;
 

@@ -433,7 +433,8 @@ impl LockGuard {
     }
 
     /// Returns a fencing token for this hold: greater than every token taken before for this key,
-    /// in any process. See [`HeldLock::fencing_token`].
+    /// in any process; across a failover only if the servers' clocks agree. See
+    /// [`HeldLock::fencing_token`].
     ///
     /// # Errors
     /// The errors of [`HeldLock::fencing_token`].
@@ -470,5 +471,66 @@ impl LockGuard {
 impl std::fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("LockGuard").field(self.guard.held()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::future::ready;
+    use std::sync::Arc;
+
+    use crate::error::{LockError, chain};
+    use crate::store::{
+        AcquireRequest, Attempt, Fence, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
+    };
+    use crate::{LockManager, current};
+
+    /// A store that grants every lock and is gone after that.
+    #[derive(Debug)]
+    struct GoneAfterTheGrant;
+
+    fn gone<T: Send + 'static>() -> StoreFuture<'static, T> {
+        Box::pin(ready(Err(StoreError::unknown("no answer"))))
+    }
+
+    impl LockStore for GoneAfterTheGrant {
+        fn acquire<'a>(&'a self, _: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+            Box::pin(ready(Ok(Attempt::Granted { fence: None })))
+        }
+
+        fn renew<'a>(&'a self, _: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
+            gone()
+        }
+
+        fn release<'a>(&'a self, _: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
+            gone()
+        }
+
+        fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
+            gone()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_fails_after_the_grant_asks_nobody_to_repeat_the_work() -> Result<(), Box<dyn Error>> {
+        let locks = LockManager::builder("gone")
+            .with_store(Arc::new(GoneAfterTheGrant))
+            .build()?;
+        let body = async {
+            let lock = current().ok_or("no lock")?;
+            Ok::<_, &str>([lock.verify().await.err(), lock.fencing_token().await.err()])
+        };
+        let inside = locks.lock("k").run(body).await??;
+        let released = locks.lock("k").acquire().await?.release().await.err();
+        for error in inside.into_iter().chain([released]) {
+            let error = error.ok_or("the store has answered")?;
+            let text = chain(&error).to_string();
+            assert!(matches!(error, LockError::Store { .. }), "{text}");
+            assert!(!error.is_retryable() && error.retry_after().is_none(), "{text}");
+            assert!(!text.contains("try again"), "{text}");
+            assert!(text.contains("may have been carried out in part"), "{text}");
+        }
+        Ok(())
     }
 }

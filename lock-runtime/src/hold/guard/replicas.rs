@@ -57,7 +57,11 @@ impl Hold {
                 self.tenure.end_with(cause);
                 Err(self.error(cause, false))
             }
-            Err(source) => Err(LockError::Store { key: key(), source }),
+            Err(source) => Err(LockError::Store {
+                key: key(),
+                began: false,
+                source,
+            }),
         }
     }
 
@@ -66,6 +70,7 @@ impl Hold {
         let most = self.manager.replicas_within();
         LockError::Store {
             key: self.name(),
+            began: false,
             source: StoreError::unknown(format!("nothing about the replicas within {most:?}")),
         }
     }

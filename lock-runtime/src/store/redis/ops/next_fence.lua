@@ -1,5 +1,6 @@
 -- Returns the next fencing token: one more than the last, and at least the server's time in
--- microseconds, so that tokens keep growing after data loss.
+-- microseconds, so that tokens keep growing after data loss, unless the clock lags behind the one
+-- that they were drawn from by more than the outage.
 -- The token is text, because Lua's numbers are exact only up to 2^53.
 local function next_fence(counter)
   local last = redis.call('INCR', counter)
