@@ -200,7 +200,7 @@ async fn the_permissions_of_the_sentinels_user_that_the_documents_list_are_enoug
     let page = include_str!("../../docs/operations.md");
     let (_, rules) = page.split_once("The user for a sentinel needs `").unwrap();
     let (rules, _) = rules.split_once('`').unwrap();
-    let rules: Vec<&str> = rules.split(' ').collect();
+    let rules: Vec<&str> = rules.split_whitespace().collect();
     assert!(rules.len() > 3, "{rules:?}");
 
     let server = Server::start();
