@@ -6,9 +6,9 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::key::{KeyError, KeyProblem};
-use crate::store::StoreError;
 use crate::store::holder::Holder;
 use crate::store::limits::{MAX_LEASE, MIN_LEASE};
+use crate::store::{LOOK_FIRST, StoreError};
 
 /// The reason why a lock could not be taken, or why a body that held it did not succeed.
 ///
@@ -252,8 +252,6 @@ fn seen_holder(holder: Option<&Holder>, rest: Option<Duration>) -> String {
 
 /// The effect of a body that was stopped on its way.
 const IN_PART: &str = "may have been carried out in part";
-/// The advice after a body that may have begun. Not to try again, which would do its work twice.
-pub(crate) const LOOK_FIRST: &str = "before the call is repeated, see what it has done";
 
 fn lost_when(completed: bool) -> String {
     if completed {

@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::error::LOOK_FIRST;
 use crate::host::{Clock, Host, Moment, Timer};
 use crate::key::KeyProblem;
 use crate::store::health::ServerHealth;
@@ -32,6 +31,9 @@ use crate::store::info::LockInfo;
 pub use crate::store::info::LockPage;
 pub use fencing_token::FencingToken;
 pub use mode::LockMode;
+
+/// The advice after a body that may have begun. Not to try again, which would do its work twice.
+pub(crate) const LOOK_FIRST: &str = "before the call is repeated, see what it has done";
 
 /// The future that a store's operation returns.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
