@@ -82,9 +82,42 @@ queue() { # title command…
     commands+=("$(printf '%q ' "${@:2}")")
 }
 
-# Leaves a test target to `run_queued`, on a version of the server.
+# Builds all tests, and notes their programs: the kind of the target, its name, the program, the folder of its package. They are run as
+# cargo would run them. `cargo test --test NAME` would build each of them again, since it goes by the features of that package alone.
+build() {
+    need_tests=no run "build" cargo test "${workspace[@]}" --no-run
+    [ "$failed" = 0 ] || finish
+    cargo test "${workspace[@]}" --no-run --message-format=json 2>/dev/null |
+        sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml","target":{"kind":\["\([^"]*\)"\][^}]*"name":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\2 \3 \4 \1/p' |
+        sort -u >"$logs/programs"
+    export CARGO=${CARGO:-$(command -v cargo)}
+    LD_LIBRARY_PATH=$(dirname "$(awk 'NR == 1 { print $3 }' "$logs/programs")"):$(rustc --print sysroot)/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LD_LIBRARY_PATH
+}
+
+# Leaves the program of a test target to `run_queued`.
+queue_program() { # title target libtest-arguments…
+    local program folder
+    read -r program folder < <(awk -v name="$2" '$1 == "test" && $2 == name { print $3, $4 }' "$logs/programs")
+    queue "$1" env -C "$folder" CARGO_MANIFEST_DIR="$folder" "$program" "${@:3}"
+}
+
+# The same on a version of the server.
 queue_tests() { # version target libtest-arguments…
-    queue "$2 on $1" env LOCK_TEST_SERVER="$1" cargo test "${workspace[@]}" --test "$2" -- "${@:3}"
+    queue_program "$2 on $1" "${@:2}"
+    commands[-1]="env LOCK_TEST_SERVER=$1 ${commands[-1]}"
+}
+
+# Leaves the unit tests of all packages to `run_queued`.
+queue_unit_tests() {
+    local programs
+    mapfile -t programs < <(awk '$1 != "test" { print $4, $3 }' "$logs/programs")
+    # shellcheck disable=SC2016
+    queue "unit tests" bash -c 'status=0
+        for one in "$@"; do
+            cd "${one% *}" && CARGO_MANIFEST_DIR=${one% *} "${one#* }" || status=1
+        done
+        exit $status' unit-tests "${programs[@]}"
 }
 
 # Runs what is queued, several commands side by side: most of them wait most of the time. Shows the outputs of those that fail.
