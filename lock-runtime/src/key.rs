@@ -62,6 +62,21 @@ pub(crate) fn encoded(text: &str) -> String {
     encoded
 }
 
+/// Returns the text that was percent-encoded, by [`encoded`] or by another encoder, or `None` if it was
+/// not.
+pub(crate) fn decoded(encoded: &str) -> Option<String> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let mut text = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.bytes();
+    while let Some(byte) = rest.next() {
+        text.push(match byte {
+            b'%' => u8::try_from(digit(rest.next()?)? * 16 + digit(rest.next()?)?).ok()?,
+            byte => byte,
+        });
+    }
+    String::from_utf8(text).ok()
+}
+
 /// The problem with a key that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -164,7 +165,10 @@ async fn the_shared_modes_tell_each_holder_that_is_there() {
     let (five, three) = (format!("s5:{TOKEN}"), format!("s3:f{}", &TOKEN[1..]));
     write_shared(&server, "dist_lock:permits", &[(&five, 60_000), (&three, 60_000)]);
     let info = locks.inspect("permits").await.unwrap().unwrap();
-    assert_eq!((info.mode(), info.holders.len()), (Some(LockMode::Semaphore(3)), 2));
+    assert_eq!(
+        (info.mode(), info.holders.len()),
+        (NonZeroU32::new(3).map(LockMode::Semaphore), 2)
+    );
 
     write_shared(&server, "dist_lock:owned", &[(&format!("oorder%3A7:{TOKEN}"), 60_000)]);
     server.cmd(&["ZADD", "dist_lock:owned", "0", "fence:1763728500123456"]);

@@ -1,6 +1,7 @@
 //! Locks of each mode, in memory and on a server: renewals, early losses, nested calls, and the
 //! release however the body ends.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +53,7 @@ on_each! {
         readers_are_in_together_and_a_writer_alone,
         as_many_are_in_as_there_are_permits,
         holders_for_one_owner_are_in_together_in_any_process,
+        an_owner_may_have_any_name,
         several_keys_are_held_together,
         every_way_out_gives_the_lock_back,
         a_call_that_is_dropped_in_the_queue_leaves_nothing_behind,
@@ -145,6 +147,26 @@ async fn holders_for_one_owner_are_in_together_in_any_process(place: &Place) {
     third.release().await.unwrap();
     stranger.await.unwrap().unwrap();
     place.is_free().await;
+}
+
+/// A name that has a colon, or goes on like a value, is that of one owner, and of no other.
+async fn an_owner_may_have_any_name(place: &Place) {
+    let (one, other) = (place.manager(), place.manager());
+    let names = ["x", "x:0123456789abcdef0123456789abcdef", "a:b", "a%3Ab", "line\nbreak"];
+    for name in names {
+        let by_hand = |locks: &LockManager| locks.lock(KEY).mode(LockMode::Owner(name.into()));
+        let first = take(by_hand(&one)).await;
+        let second = take(by_hand(&other)).await;
+        let third = take(other.lock(KEY).owner(name)).await;
+        assert_eq!(first.mode(), &LockMode::owner(name));
+        for another in names.iter().filter(|another| **another != name) {
+            is_busy(other.lock(KEY).mode(LockMode::Owner((*another).into()))).await;
+        }
+        is_busy(one.lock(KEY).write()).await;
+        for guard in [first, second, third] {
+            guard.release().await.unwrap();
+        }
+    }
 }
 
 async fn several_keys_are_held_together(place: &Place) {
@@ -341,8 +363,8 @@ async fn a_holder_says_how_it_holds(place: &Place) {
     let expected = [
         LockMode::Read,
         LockMode::Write,
-        LockMode::Semaphore(1),
-        LockMode::Semaphore(3),
+        LockMode::Semaphore(NonZeroU32::MIN),
+        LockMode::Semaphore(NonZeroU32::new(3).unwrap()),
         LockMode::owner("order 7"),
     ];
     for (request, mode) in modes(&locks).into_iter().zip(expected) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::{LockError, ModeProblem};
 use crate::hold::backend::Backend;
 use crate::host::Moment;
-use crate::key::{MAX_KEY_LEN, Names};
+use crate::key::{self, MAX_KEY_LEN, Names};
 use crate::store::LockMode;
 use crate::store::limits::{MAX_LEASE, MIN_LEASE};
 
@@ -34,6 +34,17 @@ pub enum OnLost {
     Signal,
 }
 
+/// What a call was given as its mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Given {
+    Nothing,
+    OneMode,
+    /// A semaphore without permits, which is an error.
+    NoPermits,
+    /// More than one, which is an error.
+    TwoModes,
+}
+
 /// The options of one call. A manager keeps one value with its defaults, which each call copies and
 /// changes.
 #[derive(Clone, Debug)]
@@ -41,8 +52,7 @@ pub enum OnLost {
 pub(crate) struct LockOptions {
     pub(crate) site: CallSite,
     mode: LockMode,
-    /// The number of times that a mode was given. More than one is an error.
-    modes: u8,
+    given: Given,
     pub(crate) reentrant: bool,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
@@ -66,7 +76,7 @@ impl Default for LockOptions {
         Self {
             site: CallSite::default(),
             mode: LockMode::Exclusive,
-            modes: 0,
+            given: Given::Nothing,
             reentrant: false,
             lease: Duration::from_secs(30),
             wait: Duration::from_secs(10),
@@ -90,7 +100,20 @@ impl LockOptions {
 
     pub(crate) fn set_mode(&mut self, mode: LockMode) {
         self.mode = mode;
-        self.modes = self.modes.saturating_add(1);
+        self.given = match self.given {
+            Given::Nothing => Given::OneMode,
+            _ => Given::TwoModes,
+        };
+    }
+
+    /// Sets the mode of a semaphore.
+    pub(crate) fn set_permits(&mut self, permits: u32) {
+        let mode = LockMode::of_permits(permits);
+        let is_missing = mode.is_none() && self.given == Given::Nothing;
+        self.set_mode(mode.unwrap_or_default());
+        if is_missing {
+            self.given = Given::NoPermits;
+        }
     }
 
     /// Sets the number of renewals after which a call counts as hung when one more is due.
@@ -150,11 +173,11 @@ impl LockOptions {
         }
         let several = !names.others.is_empty();
         let problem = match &self.mode {
-            _ if self.modes > 1 => ModeProblem::TwoModes,
-            LockMode::Semaphore(0) => ModeProblem::NoPermits,
+            _ if self.given == Given::TwoModes => ModeProblem::TwoModes,
+            _ if self.given == Given::NoPermits => ModeProblem::NoPermits,
             LockMode::Read | LockMode::Semaphore(_) if self.fencing => ModeProblem::ManyToFence,
             LockMode::Owner(owner) if owner.is_empty() => ModeProblem::NoOwner,
-            LockMode::Owner(owner) if owner.len() > MAX_KEY_LEN => ModeProblem::LongOwner,
+            LockMode::Owner(owner) if key::encoded(owner).len() > MAX_KEY_LEN => ModeProblem::LongOwner,
             mode if several && *mode != LockMode::Exclusive => ModeProblem::SeveralInAMode,
             _ if several && self.fair => ModeProblem::SeveralFair,
             _ => return Ok(()),

@@ -442,7 +442,10 @@ impl LockManagerBuilder {
         }
         match &self.store {
             Some(store) => Ok(Arc::clone(store)),
-            None if in_memory => Ok(Arc::new(MemoryStore::on(&self.host))),
+            None if in_memory => {
+                url::check_memory(&self.url).map_err(|problem| not_understood(StoreError::permanent(problem)))?;
+                Ok(Arc::new(MemoryStore::on(&self.host)))
+            }
             None if ClusterUrl::is_one(&self.url) => {
                 let store = ClusterStore::new(&self.host, &self.url, &self.prefix, &self.redis);
                 Ok(Arc::new(store.map_err(not_understood)?))
@@ -451,6 +454,46 @@ impl LockManagerBuilder {
                 let store = RedisStore::new(&self.host, &self.url, &self.prefix, &self.redis);
                 Ok(Arc::new(store.map_err(not_understood)?))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::panic)]
+mod tests {
+    use super::LockManagerBuilder;
+    use crate::error::ConfigError;
+
+    #[test]
+    fn nothing_that_a_url_says_is_left_unread() {
+        for url in [
+            "memory://shop",
+            "memory:///3",
+            "memory://?db=3",
+            "memory://app:s3cret@",
+            "memory://#x",
+            "memory:shop",
+            "redis://one/3/x",
+            "redis://one/3?db=4",
+            "redis://one?timeout=5",
+            "redis://one#insecure",
+            "redis://one?protocol=2",
+            "valkey://one/orders",
+            "unix:///run/x?timeout=5",
+            "unix://app:s3cret@localhost/run/x",
+            "unix:///run/x#y",
+            "redis+unix:///run/x?password=s3cret",
+            "redis+sentinel://one/orders?db=",
+            "redis+sentinel://one/orders#insecure",
+            "redis+cluster://one?db=3",
+            "redis+cluster://one#insecure",
+        ] {
+            let refused = LockManagerBuilder::new(url).build().map(drop);
+            let Err(ConfigError::Url { url: shown, problem }) = refused else {
+                panic!("{url} gives {refused:?}");
+            };
+            assert!(!format!("{shown} {problem}").contains("s3cret"), "{shown} {problem}");
+            assert!(problem.contains("; give `"), "{url}: {problem}");
         }
     }
 }

@@ -50,11 +50,13 @@ impl LockManager {
     /// | url | store |
     /// |---|---|
     /// | `memory://` | the memory of this process; each manager has a store of its own |
-    /// | `redis://user:password@host:port/db`, `valkey://…` | one server, Redis 6.2 or later, or Valkey; all parts except the host are optional |
+    /// | `redis://user:password@host:port/db`, `valkey://…` | one server, Redis 6.2 or later, or Valkey; all parts except the host are optional, and `?db=…` may replace `/db` |
     /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls` |
     /// | `redis+sentinel://user:password@host:port,host:port/master?db=0&sentinel_user=…&sentinel_password=…`, `rediss+sentinel://…` | the master that these sentinels name; the user before the addresses is that of the master, and the sentinels' default port is 26379 |
     /// | `redis+cluster://user:password@host:port,host:port`, `rediss+cluster://…` | the cluster of these nodes, of which one that answers is enough |
     /// | `unix:///path?db=0&user=…&pass=…`, `redis+unix://…`, `valkey+unix://…` | the same over a Unix socket |
+    ///
+    /// A URL with a part that the store does not read, such as another parameter, is not understood.
     ///
     /// # Errors
     /// [`ConfigError::Url`] when the URL is not understood. [`ConfigError::Server`] when the server

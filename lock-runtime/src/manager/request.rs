@@ -175,8 +175,11 @@ impl LockRequest {
     /// If deployed versions disagree on the number, the smallest number among the caller and the
     /// present holders applies. The permit of a crashed holder becomes available when its lease
     /// ends.
-    pub fn semaphore(self, permits: u32) -> Self {
-        self.mode(LockMode::Semaphore(permits))
+    ///
+    /// A request for none fails with [`LockError::InvalidMode`].
+    pub fn semaphore(mut self, permits: u32) -> Self {
+        self.0.options.set_permits(permits);
+        self
     }
 
     /// Takes the lock for a logical owner, such as a workflow: any number of holders for the same

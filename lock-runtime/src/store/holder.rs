@@ -216,13 +216,14 @@ mod tests {
     #[test]
     fn the_value_tells_who_holds_the_lock() {
         let holder = Holder::of(
-            &*new_value(&Host::process(), "stock::reduce", &LockMode::Semaphore(3)).unwrap_or_else(|_| "".into()),
+            &*new_value(&Host::process(), "stock::reduce", &LockMode::of_permits(3).unwrap())
+                .unwrap_or_else(|_| "".into()),
         );
         assert_eq!(holder.pid(), Some(std::process::id()));
         assert_eq!(holder.function(), Some("stock::reduce"));
         let place = Host::process().place().to_owned();
         assert_eq!(place, format!(":{}:{}:", holder.host().unwrap(), std::process::id()));
-        assert_eq!(holder.mode(), LockMode::Semaphore(3));
+        assert_eq!(Some(holder.mode()), LockMode::of_permits(3));
         let (_, token) = mode::split(&holder.value);
         for shown in [
             holder.to_string(),

@@ -122,7 +122,7 @@ mod tests {
     fn the_smallest_number_of_permits_counts() {
         let token = "0123456789abcdef0123456789abcdef:host:1:f";
         let (five, three) = (format!("s5:{token}"), format!("s3:{token}"));
-        assert_eq!(info(&[&five, &three, &five]).mode(), Some(LockMode::Semaphore(3)));
+        assert_eq!(info(&[&five, &three, &five]).mode(), LockMode::of_permits(3));
         assert_eq!(info(&[token]).mode(), Some(LockMode::Exclusive));
         assert_eq!(info(&[]).mode(), None);
     }

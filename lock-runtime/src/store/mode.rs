@@ -2,11 +2,20 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::key;
 
 /// The rule that decides which holders can share a lock.
+///
+/// ```
+/// # use lock_runtime::LockMode;
+/// # use std::num::NonZeroU32;
+/// assert_eq!(LockMode::owner("order:7"), LockMode::Owner("order:7".into()));
+/// let five = NonZeroU32::new(5).map(LockMode::Semaphore);
+/// assert_eq!(five.unwrap().to_string(), "semaphore(5)");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockMode {
@@ -18,8 +27,9 @@ pub enum LockMode {
     /// One writer, while there is no reader.
     Write,
     /// At most this many holders. If their numbers differ, the smallest counts.
-    Semaphore(u32),
-    /// Any number of holders that act for the same owner, given by its percent-encoded name.
+    Semaphore(NonZeroU32),
+    /// Any number of holders that act for the same owner, given by its name. It may be any text: it is
+    /// percent-encoded where it is stored and shown.
     Owner(Arc<str>),
 }
 
@@ -27,7 +37,13 @@ impl LockMode {
     /// Creates the mode that holders acting for one owner share.
     #[must_use]
     pub fn owner(name: &str) -> Self {
-        Self::Owner(key::encoded(name).into())
+        Self::Owner(name.into())
+    }
+
+    /// Creates the mode of a semaphore with this many permits, or returns `None` for a number that lets
+    /// nobody in.
+    pub(crate) fn of_permits(permits: u32) -> Option<Self> {
+        NonZeroU32::new(permits).map(Self::Semaphore)
     }
 
     /// Returns the class that precedes a colon in the values of this mode's holders, or `None` for
@@ -38,7 +54,8 @@ impl LockMode {
             Self::Read => Some(Cow::Borrowed("r")),
             Self::Write => Some(Cow::Borrowed("w")),
             Self::Semaphore(permits) => Some(Cow::Owned(format!("s{permits}"))),
-            Self::Owner(owner) => Some(Cow::Owned(format!("o{owner}"))),
+            // A colon would end the class, or make the value one of another owner.
+            Self::Owner(owner) => Some(Cow::Owned(format!("o{}", key::encoded(owner)))),
         }
     }
 
@@ -47,12 +64,17 @@ impl LockMode {
     pub(super) fn of(value: &str) -> Self {
         let (class, _) = split(value);
         match class.split_at_checked(1) {
-            Some(("r", "")) => Self::Read,
-            Some(("w", "")) => Self::Write,
-            Some(("s", permits)) => permits.parse().map_or(Self::Exclusive, Self::Semaphore),
-            Some(("o", owner)) => Self::Owner(owner.into()),
-            _ => Self::Exclusive,
+            Some(("r", "")) => Some(Self::Read),
+            Some(("w", "")) => Some(Self::Write),
+            // The scripts count a number that lets nobody in as one.
+            Some(("s", permits)) => permits
+                .parse::<u32>()
+                .ok()
+                .and_then(|permits| Self::of_permits(permits.max(1))),
+            Some(("o", owner)) => key::decoded(owner).map(|owner| Self::Owner(owner.into())),
+            _ => None,
         }
+        .unwrap_or_default()
     }
 
     /// Returns `true` if a holder's value belongs to any mode but exclusive.
@@ -74,7 +96,8 @@ impl fmt::Display for LockMode {
             Self::Read => f.write_str("read"),
             Self::Write => f.write_str("write"),
             Self::Semaphore(permits) => write!(f, "semaphore({permits})"),
-            Self::Owner(owner) => write!(f, "owner {owner}"),
+            // The name may have a line break.
+            Self::Owner(owner) => write!(f, "owner {}", key::encoded(owner)),
         }
     }
 }
@@ -104,7 +127,38 @@ fn is_token(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::error::LockError;
+    use crate::manager::LockManager;
+
+    #[tokio::test(start_paused = true)]
+    async fn owners_whose_names_look_like_values_exclude_each_other() -> Result<(), Box<dyn std::error::Error>> {
+        let locks = LockManager::builder("memory://").build()?;
+        let token = "0123456789abcdef0123456789abcdef";
+        let names = ["x", &format!("x:{token}"), "a:b", "a%3Ab", ":", "x:", "ö\n"];
+        for (at, name) in names.iter().enumerate() {
+            let owner = |name: &str| {
+                let owner = locks.lock("k").mode(LockMode::Owner(name.into())).wait(Duration::ZERO);
+                owner.acquire()
+            };
+            let guard = owner(name).await?;
+            let same = owner(name)
+                .await
+                .map_err(|error| format!("{name:?} shut itself out: {error}"))?;
+            for other in names.iter().take(at) {
+                let other = owner(other).await.map(|guard| guard.mode().clone());
+                assert!(
+                    matches!(&other, Err(LockError::Busy { .. })),
+                    "{other:?} beside {name:?}"
+                );
+            }
+            same.release().await?;
+            guard.release().await?;
+        }
+        Ok(())
+    }
 
     #[test]
     fn a_value_tells_its_mode() {
@@ -113,8 +167,11 @@ mod tests {
             LockMode::Exclusive,
             LockMode::Read,
             LockMode::Write,
-            LockMode::Semaphore(5),
+            LockMode::of_permits(5).unwrap_or_default(),
             LockMode::owner("order:7 é%"),
+            LockMode::Owner("order:7 é%".into()),
+            LockMode::Owner("x:0123456789abcdef0123456789abcdef".into()),
+            LockMode::Owner("a%3Ab".into()),
             LockMode::owner(""),
         ];
         for mode in modes {
@@ -126,6 +183,18 @@ mod tests {
             assert!(is_ours(&value));
             assert_eq!(split(&value).1, token);
         }
+        for (class, mode) in [
+            ("s0", LockMode::of_permits(1).unwrap_or_default()),
+            ("oorder%2F7", LockMode::owner("order/7")),
+            // No name becomes one of these.
+            ("o7%", LockMode::Exclusive),
+            ("o%zz", LockMode::Exclusive),
+            ("o%+1", LockMode::Exclusive),
+            ("o%FF", LockMode::Exclusive),
+        ] {
+            assert_eq!(LockMode::of(&format!("{class}:{token}")), mode, "{class}");
+        }
+        assert_eq!(LockMode::owner("a:b\n").to_string(), "owner a%3Ab%0A");
         for foreign in ["", "r", "r:", "r:x", "some:value", ":r"] {
             assert_eq!(LockMode::of(foreign), LockMode::Exclusive);
             assert!(!is_ours(foreign), "{foreign}");

@@ -176,6 +176,21 @@ async fn a_database_number_is_kept_over_a_reconnect() {
     assert!(server.keys().is_empty());
 }
 
+/// As other clients write it.
+#[tokio::test]
+async fn a_database_may_be_a_parameter() {
+    let server = Server::start();
+    let by_path = patient(LockManager::builder(&format!("{}/3", server.url()))).await;
+    let urls = [format!("{}?db=3", server.url()), format!("{}?db=3", server.unix_url())];
+    for url in urls {
+        let by_parameter = patient(LockManager::builder(&url)).await;
+        let guard = by_path.lock("k").acquire().await.unwrap();
+        let answer = by_parameter.lock("k").wait(Duration::ZERO).acquire().await;
+        assert!(answer.as_ref().is_err_and(LockError::is_busy), "{url}: {answer:?}");
+        guard.release().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_url_that_is_not_understood_is_refused_before_anything_is_sent() {
     for url in [
@@ -228,6 +243,24 @@ async fn a_lock_works_with_a_password() {
     let server = secret().start();
     a_lock_works(&patient(LockManager::builder(&server.url())).await).await;
     a_lock_works(&patient(LockManager::builder(&server.unix_url())).await).await;
+}
+
+/// It is not the default user, which here may do everything.
+#[tokio::test]
+async fn a_user_without_a_password_is_that_user() {
+    let server = Server::start();
+    server.cmd(&["ACL", "SETUSER", "app", "on", "nopass", "~dist_lock:*", "+@all"]);
+    server.cmd(&["ACL", "SETUSER", "other", "on", ">s3cret", "~*", "+@all"]);
+    let unix = server.unix_url();
+    let url = |user: &str| format!("redis://{user}@{}", server.addr());
+    is_refused(unhurried(&url("other")), &server, &["WRONGPASS"]).await;
+    for url in [url("app"), format!("{unix}?user=app")] {
+        let locks = patient(LockManager::builder(&url)).await;
+        a_lock_works(&locks).await;
+        let clients = format!("{:?}", server.cmd(&["CLIENT", "LIST"]));
+        assert!(clients.contains("user=app"), "{url}: {clients}");
+        locks.shutdown().await;
+    }
 }
 
 #[tokio::test]

@@ -79,8 +79,8 @@ const WITHOUT: [(&str, &str); 4] = [
     ("store/redis/connection/dial.rs", r#"#[cfg(not(feature = "tls"))]"#),
     // The text of an error that the feature removes.
     (
-        "store/redis/mod.rs",
-        r#"Some("rediss" | "valkeys") if cfg!(not(feature = "tls")) => {"#,
+        "store/redis/url.rs",
+        r#"if cfg!(not(feature = "tls")) && matches!(scheme, Some("rediss" | "valkeys")) {"#,
     ),
 ];
 

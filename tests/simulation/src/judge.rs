@@ -1289,7 +1289,7 @@ impl Inner {
                 let is_bad = match (&call.plan.mode, &other.plan.mode) {
                     (LockMode::Semaphore(one), LockMode::Semaphore(two)) => {
                         let many = inside.iter().filter(|(_, third)| third.plan.keys.contains(key)).count();
-                        many > usize::try_from(*one.min(two)).unwrap_or(usize::MAX)
+                        many > usize::try_from(one.min(two).get()).unwrap_or(usize::MAX)
                     }
                     _ => !may_be_together(&call.plan, &other.plan),
                 };

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use lock_runtime::LockMode;
@@ -984,17 +985,20 @@ impl ProcessPlan {
     }
 }
 
+/// Returns the mode of a semaphore.
+fn semaphore(permits: u32) -> LockMode {
+    NonZeroU32::new(permits).map_or(LockMode::Exclusive, LockMode::Semaphore)
+}
+
 impl CallPlan {
     fn draw(draw: &mut Draw, swarm: &Swarm) -> Self {
         let key = draw.of(&swarm.keys);
         let mut keys = vec![key];
         let mode = match key {
-            2..=4 if swarm.mixed && draw.one_in(6) => {
-                draw.of(&[LockMode::Write, LockMode::Read, LockMode::Semaphore(2)])
-            }
+            2..=4 if swarm.mixed && draw.one_in(6) => draw.of(&[LockMode::Write, LockMode::Read, semaphore(2)]),
             2 if swarm.reads && !draw.one_in(50) => LockMode::Read,
             2 => draw.of(&[LockMode::Read, LockMode::Read, LockMode::Write]),
-            3 => LockMode::Semaphore(3),
+            3 => semaphore(3),
             4 => LockMode::owner(draw.of(&["red", "blue"])),
             _ => LockMode::Exclusive,
         };

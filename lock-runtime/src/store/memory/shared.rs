@@ -68,7 +68,7 @@ fn admits(tallies: &Tallies, mode: &LockMode) -> bool {
     match mode {
         LockMode::Read => read_write::admits_reader(tallies),
         LockMode::Exclusive | LockMode::Write => read_write::admits_writer(tallies),
-        LockMode::Semaphore(permits) => semaphore::admits(tallies, *permits),
+        LockMode::Semaphore(permits) => semaphore::admits(tallies, u32::from(*permits)),
         LockMode::Owner(_) => owner::admits(tallies, mode),
     }
 }

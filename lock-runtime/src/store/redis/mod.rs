@@ -14,12 +14,13 @@ mod scripts;
 mod sentinel;
 mod settings;
 mod setup;
+mod url;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
+use redis::{ConnectionInfo, RedisError};
 use tokio::sync::watch;
 
 use crate::host::Host;
@@ -113,15 +114,13 @@ impl RedisStore {
             store.sentinels = Some(sentinels);
             return Ok(store);
         }
-        let not_understood = |error: RedisError| StoreError::permanent(not_understood(url, &error));
         let info = match &settings.server {
-            Some(server) => ConnectionInfo::clone(server),
-            None => url.into_connection_info().map_err(not_understood)?,
+            Some(server) => url::for_locks(server),
+            None => url::server(url).map_err(StoreError::permanent)?,
         };
         let address = info.addr().to_string();
-        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let info = info.set_redis_settings(redis);
-        let dial = dial(&info, settings).map_err(not_understood)?;
+        let dial = dial(&info, settings)
+            .map_err(|error| StoreError::permanent(url::not_understood(url, &failure::readable(&error))))?;
         let place = Place::Fixed(Box::new(info));
         let health = Arc::new(Board::new(host, &address, time_outs.response));
         let server = Server {
@@ -192,33 +191,6 @@ fn dial(info: &ConnectionInfo, settings: &RedisSettings) -> Result<Dial, RedisEr
         Some(dial) => Ok(dial.clone()),
         None => Dial::usual(info, settings),
     }
-}
-
-/// Returns an error text that names the problem with a URL and the accepted forms.
-fn not_understood(url: &str, error: &RedisError) -> String {
-    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
-    let problem = match scheme {
-        Some("rediss" | "valkeys") if cfg!(not(feature = "tls")) => {
-            return "TLS needs the feature `tls`: `lock-runtime = { version = \"…\", features = [\"tls\"] }`"
-                .to_owned();
-        }
-        Some("redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix") => {
-            failure::readable(error)
-        }
-        Some(scheme) if scheme.contains("sentinel") => {
-            format!("the scheme `{scheme}` is not known, but `redis+sentinel` is")
-        }
-        Some(scheme) if scheme.ends_with("+cluster") => "this store is for a single server".to_owned(),
-        Some(scheme) if scheme.contains("cluster") => {
-            format!("the scheme `{scheme}` is not known, but `redis+cluster` is")
-        }
-        Some(scheme) if scheme.contains("redlock") => "a quorum is not supported yet, only a single server".to_owned(),
-        Some(scheme) => format!("the scheme `{scheme}` is not known"),
-        None => "it has no scheme".to_owned(),
-    };
-    format!(
-        "{problem}; give `redis://host:port` or `valkey://…`, `rediss://…` or `valkeys://…` for TLS, `unix:///path`, `redis+sentinel://host,host/master`, `redis+cluster://host,host`, or `memory://`"
-    )
 }
 
 impl LockStore for RedisStore {

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use redis::ConnectionInfo;
 
-use crate::store::redis::connection::failure;
+use crate::store::redis::url::{self, Parts};
 
 /// The form of the URL, for messages.
 const FORM: &str = "redis+cluster://[user:password@]host[:6379][,host…]";
@@ -32,40 +32,25 @@ impl ClusterUrl {
     }
 
     fn read(url: &str) -> Result<Self, String> {
-        let (scheme, rest) = url.split_once("+cluster://").ok_or("it has no scheme")?;
-        if !matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys") {
-            return Err(format!("the scheme `{scheme}+cluster` is not known"));
+        let parts = Parts::of(url)?;
+        if !matches!(parts.transport(), "redis" | "rediss" | "valkey" | "valkeys") {
+            return Err(format!("the scheme `{}` is not known", parts.scheme));
         }
-        let (rest, fragment) = match rest.rsplit_once('#') {
-            Some((rest, fragment)) => (rest, format!("#{fragment}")),
-            None => (rest, String::new()),
-        };
-        // An address has none of `@`, `/` and `?`, so those of a user and password come before.
-        let (user_info, rest) = match rest.rsplit_once('@') {
-            Some((user_info, rest)) => (format!("{user_info}@"), rest),
-            None => (String::new(), rest),
-        };
-        // The value of a parameter may be a password.
-        if let Some((_, query)) = rest.split_once('?') {
-            let name = query.split(['=', '&']).next().unwrap_or_default();
-            return Err(format!("the parameter `{name}` is not known"));
-        }
-        let (hosts, database) = rest.split_once('/').unwrap_or((rest, ""));
-        if !matches!(database, "" | "0") {
+        let [db] = parts.parameters(["db"])?;
+        parts.check_one_user()?;
+        if parts.database(db)? != 0 {
             return Err("a cluster has database 0 only".to_owned());
         }
         let mut nodes = Vec::new();
-        for host in hosts.split(',').map(str::trim).filter(|host| !host.is_empty()) {
-            let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
+        for host in parts.hosts.split(',').map(str::trim).filter(|host| !host.is_empty()) {
+            let has_port = url::port(host).is_some();
             let place = if has_port {
                 host.to_owned()
             } else {
                 format!("{host}:{DEFAULT_PORT}")
             };
-            let info = format!("{scheme}://{user_info}{place}/0{fragment}").into_connection_info();
-            let info = info.map_err(|error| format!("`{host}`: {}", failure::readable(&error)))?;
-            let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-            nodes.push(info.set_redis_settings(redis));
+            let node = parts.server(parts.user_info, &place, 0);
+            nodes.push(node.map_err(|problem| format!("`{}`: {problem}", url::name_of(host)))?);
         }
         if nodes.is_empty() {
             return Err("it does not have the address of a node".to_owned());
@@ -102,8 +87,40 @@ mod tests {
     }
 
     #[test]
+    fn database_0_may_be_named() {
+        for url in [
+            "redis+cluster://one/0",
+            "redis+cluster://one?db=0",
+            "redis+cluster://one/?protocol=resp3",
+        ] {
+            let read = ClusterUrl::parse(url).map(|read| read.to_string());
+            assert_eq!(read, Ok("one:6379".to_owned()), "{url}");
+        }
+    }
+
+    #[test]
     fn a_url_that_is_not_understood_says_what_is_wrong_and_no_password() {
         for (url, said) in [
+            ("redis+cluster://app:s3cret@one?db=3", "a cluster has database 0 only"),
+            ("redis+cluster://app:s3cret@one/0?db=0", "names a database twice"),
+            ("redis+cluster://app:s3cret@one/0/x", "more behind the database"),
+            (
+                "redis+cluster://app:s3cret@one/0#insecure",
+                "a fragment is read with TLS only",
+            ),
+            (
+                "rediss+cluster://app:s3cret@one#s3cret",
+                "the only fragment is `#insecure`",
+            ),
+            (
+                "redis+cluster://app:s3cret",
+                "`app`: what stands behind the `:` of an address is not a port",
+            ),
+            ("redis+cluster://app:12?s3cret@one", "before its last `@`"),
+            (
+                "redis+cluster://app:s3cret@one,app:s3cret@two",
+                "one user and password before all addresses",
+            ),
             ("redis+cluster://", "it does not have the address of a node"),
             ("redis+cluster:///0", "it does not have the address of a node"),
             ("http+cluster://one", "the scheme `http+cluster` is not known"),
@@ -112,7 +129,10 @@ mod tests {
                 "redis+cluster://app:s3cret@one?pass=s3cret",
                 "the parameter `pass` is not known",
             ),
-            ("redis+cluster://app:s3cret@one:port", "`one:port`: "),
+            (
+                "redis+cluster://app:s3cret@one:port",
+                "`one`: what stands behind the `:` of an address is not a port",
+            ),
         ] {
             let problem = ClusterUrl::parse(url).err().unwrap_or_default();
             assert!(problem.contains(said), "{url}: {problem}");

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use redis::ConnectionInfo;
 
-use super::super::connection::failure;
+use crate::store::redis::url::{self, Parts};
 
 /// The form of the URL, for messages.
 pub(super) const FORM: &str =
@@ -42,64 +42,49 @@ impl SentinelUrl {
     }
 
     fn read(url: &str) -> Result<Self, String> {
-        let (scheme, rest) = url.split_once("+sentinel://").ok_or("it has no scheme")?;
-        if !matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys") {
-            return Err(format!("the scheme `{scheme}+sentinel` is not known"));
+        let parts = Parts::of(url)?;
+        if !matches!(parts.transport(), "redis" | "rediss" | "valkey" | "valkeys") {
+            return Err(format!("the scheme `{}` is not known", parts.scheme));
         }
-        let (rest, fragment) = match rest.rsplit_once('#') {
-            Some((rest, fragment)) => (rest, format!("#{fragment}")),
-            None => (rest, String::new()),
-        };
-        // An address has none of `@`, `/` and `?`, so those of a user and password come before.
-        let (user_info, rest) = match rest.rsplit_once('@') {
-            Some((user_info, rest)) => (format!("{user_info}@"), rest),
-            None => (String::new(), rest),
-        };
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (hosts, master) = rest.split_once('/').unwrap_or((rest, ""));
-        if master.is_empty() || master.contains('/') {
+        let [db, user, password] = parts.parameters(["db", "sentinel_user", "sentinel_password"])?;
+        parts.check_one_user()?;
+        let master = parts.path;
+        if master.is_empty() {
             return Err("it does not name one master after the addresses of the sentinels".to_owned());
         }
-        let (mut db, mut user, mut password) = ("0", "", "");
-        for part in query.split('&').filter(|part| !part.is_empty()) {
-            match part.split_once('=') {
-                Some(("db", given)) => db = given,
-                Some(("sentinel_user", given)) => user = given,
-                Some(("sentinel_password", given)) => password = given,
-                // The value may be a password.
-                _ => {
-                    let name = part.split('=').next().unwrap_or_default();
-                    return Err(format!("the parameter `{name}` is not known"));
-                }
-            }
+        if master.contains('/') {
+            return Err(
+                "it does not name one master after the addresses of the sentinels: write a database as `?db=3`"
+                    .to_owned(),
+            );
         }
-        let sentinel_user_info = if user.is_empty() && password.is_empty() {
-            String::new()
-        } else {
-            format!("{user}:{password}@")
+        let db = db.map_or(Ok(0), url::number)?;
+        // These would end the user, or the user and password, of the URL that `redis` reads.
+        let encoded = |given: Option<&str>| {
+            let given = given.unwrap_or_default();
+            given.replace(':', "%3A").replace('/', "%2F").replace('?', "%3F")
         };
-        let info = |user_info: &str, host: &str, db: &str| {
-            let info = format!("{scheme}://{user_info}{host}/{db}{fragment}").into_connection_info();
-            let info = info.map_err(|error| failure::readable(&error))?;
-            let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-            Ok::<_, String>(info.set_redis_settings(redis))
+        let sentinel_user_info = match (encoded(user), encoded(password)) {
+            (user, password) if user.is_empty() && password.is_empty() => String::new(),
+            (user, password) => format!("{user}:{password}@"),
         };
         let mut sentinels = Vec::new();
-        for host in hosts.split(',').map(str::trim).filter(|host| !host.is_empty()) {
-            let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
+        for host in parts.hosts.split(',').map(str::trim).filter(|host| !host.is_empty()) {
+            let has_port = url::port(host).is_some();
             let host = if has_port {
                 host.to_owned()
             } else {
                 format!("{host}:{DEFAULT_PORT}")
             };
-            sentinels.push(info(&sentinel_user_info, &host, "0").map_err(|problem| format!("`{host}`: {problem}"))?);
+            let sentinel = parts.server(&sentinel_user_info, &host, 0);
+            sentinels.push(sentinel.map_err(|problem| format!("`{}`: {problem}", url::name_of(&host)))?);
         }
         if sentinels.is_empty() {
             return Err("it does not have the address of a sentinel".to_owned());
         }
         Ok(Self {
             sentinels,
-            server: info(&user_info, "localhost", db)?,
+            server: parts.server(parts.user_info, "localhost", db)?,
             master: master.to_owned(),
         })
     }
@@ -159,6 +144,75 @@ mod tests {
     }
 
     #[test]
+    fn a_user_of_the_sentinels_may_have_any_password_and_none() -> Result {
+        for (given, user, password) in [
+            ("sentinel_user=watch", Some("watch"), Some("")),
+            ("sentinel_password=12/s?3=", None, Some("12/s?3=")),
+            ("sentinel_user=&sentinel_password=", None, None),
+        ] {
+            let read = SentinelUrl::parse(&format!("redis+sentinel://app@one/orders?{given}"))?;
+            assert_eq!(read.server.redis_settings().password(), Some(""));
+            for sentinel in &read.sentinels {
+                assert_eq!(sentinel.addr().to_string(), "one:26379");
+                let settings = sentinel.redis_settings();
+                assert_eq!((settings.username(), settings.password()), (user, password), "{given}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_a_url_says_and_nobody_reads_is_refused_by_name_and_no_password_is_shown() {
+        for (url, said) in [
+            ("redis+sentinel://one/orders?db=", "`db` is not a database number"),
+            (
+                "redis+sentinel://one/orders?db=3&db=4",
+                "the parameter `db` is given twice",
+            ),
+            ("redis+sentinel://one/orders/3", "write a database as `?db=3`"),
+            ("redis+sentinel://one/orders?protocol=2", "locks need RESP3"),
+            (
+                "redis+sentinel://one/orders?password=s3cret",
+                "the parameter `password` is not known",
+            ),
+            (
+                "redis+sentinel://one/orders?sentinel_password=12&s3cret=1",
+                "a parameter behind the password is not known",
+            ),
+            (
+                "redis+sentinel://one/orders?sentinel_password=12&s3cret",
+                "a parameter has no `=`",
+            ),
+            (
+                "redis+sentinel://one/orders#insecure",
+                "a fragment is read with TLS only",
+            ),
+            (
+                "rediss+sentinel://one/orders#s3cret",
+                "the only fragment is `#insecure`",
+            ),
+            (
+                "redis+sentinel://app:s3cret/orders",
+                "`app`: what stands behind the `:` of an address is not a port",
+            ),
+            (
+                "redis+sentinel://one/orders?sentinel_password=a@s3cret",
+                "before its last `@`",
+            ),
+            ("redis+sentinel://app:12?s3cret@one/orders", "before its last `@`"),
+            (
+                "redis+sentinel://app:s3cret@one,app:s3cret@two/orders",
+                "one user and password before all addresses",
+            ),
+            ("redis+sentinel://one/or\nders", "a tab or a line break"),
+        ] {
+            let problem = problem(url);
+            assert!(problem.contains(said), "{url}: {problem}");
+            assert!(!problem.contains("s3cret"), "{url}: {problem}");
+        }
+    }
+
+    #[test]
     fn a_url_that_is_not_understood_says_what_is_missing() {
         for (url, said) in [
             ("redis+sentinel://one,two", "it does not name one master"),
@@ -169,7 +223,10 @@ mod tests {
                 "redis+sentinel://one/orders?master=x",
                 "the parameter `master` is not known",
             ),
-            ("redis+sentinel://one:port/orders", "`one:port`: "),
+            (
+                "redis+sentinel://one:port/orders",
+                "`one`: what stands behind the `:` of an address is not a port",
+            ),
             ("redis+sentinel://one/orders?db=first", "database number"),
         ] {
             let problem = problem(url);
