@@ -91,7 +91,7 @@ build() {
         sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml","target":{"kind":\["\([^"]*\)"\][^}]*"name":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\2 \3 \4 \1/p' |
         sort -u >"$logs/programs"
     export CARGO=${CARGO:-$(command -v cargo)}
-    LD_LIBRARY_PATH=$(dirname "$(awk 'NR == 1 { print $3 }' "$logs/programs")"):$(rustc --print sysroot)/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    LD_LIBRARY_PATH=$(dirname "$(awk 'NR == 1 { print $3 }' "$logs/programs")"):$(rustc --print target-libdir)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     export LD_LIBRARY_PATH
 }
 
