@@ -7,15 +7,6 @@ use lock_tests::{ClusterGroup, PATIENCE};
 
 use crate::moving::{connected, slot_of};
 
-fn other_than(cluster: &ClusterGroup, port: u16) -> u16 {
-    cluster
-        .masters()
-        .iter()
-        .find(|master| master.port() != port)
-        .unwrap()
-        .port()
-}
-
 /// The release deletes the key, and a script that asks for a key that is not there fails at that node.
 #[tokio::test]
 async fn the_last_holder_of_every_shared_mode_releases_its_lock() {
@@ -34,7 +25,7 @@ async fn the_last_holder_of_every_shared_mode_releases_its_lock() {
         let held = request.acquire().await.unwrap();
         let slot = slot_of(&cluster, key);
         let from = cluster.owner(slot).await;
-        let to = other_than(&cluster, from);
+        let to = cluster.other_master(from);
         cluster.open_move(slot, from, to);
         assert!(cluster.server(from).holds(&format!("dist_lock:{key}")), "{key}");
         held.release().await.unwrap_or_else(|error| panic!("{key}: {error}"));
@@ -59,7 +50,7 @@ async fn an_exclusive_lock_is_renewed_there_beside_a_shared_one_that_has_left() 
         let shared = locks.lock("{shop}:read").read().lease(lease).acquire().await.unwrap();
         let slot = slot_of(&cluster, stays);
         let from = cluster.owner(slot).await;
-        let to = other_than(&cluster, from);
+        let to = cluster.other_master(from);
         cluster.open_move(slot, from, to);
         cluster.move_key(&format!("dist_lock:{leaves}"), from, to);
         let both = async {

@@ -12,12 +12,7 @@ use crate::moving::{connected, patient, slot_of};
 async fn open(cluster: &ClusterGroup, key: &str, with_keys: bool) -> (u16, u16) {
     let slot = slot_of(cluster, key);
     let from = cluster.owner(slot).await;
-    let to = cluster
-        .masters()
-        .iter()
-        .find(|master| master.port() != from)
-        .unwrap()
-        .port();
+    let to = cluster.other_master(from);
     cluster.open_move(slot, from, to);
     if with_keys {
         cluster.move_keys(slot, from, to);
@@ -114,12 +109,7 @@ async fn whoever_waits_goes_on_waiting_at_the_node_that_has_got_the_slot() {
         })
         .await;
     }
-    let target = cluster
-        .masters()
-        .iter()
-        .find(|master| master.port() != source)
-        .unwrap()
-        .port();
+    let target = cluster.other_master(source);
     cluster.move_slot(slot_of(&cluster, "stock"), target).await;
     assert!(cluster.server(target).holds(whole));
     eventually("the queue at the target", || async {

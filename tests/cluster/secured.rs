@@ -98,12 +98,7 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed()
         // A slot on its way is asked for behind `ASKING`.
         let slot = slot_of(&cluster, key);
         let from = cluster.owner(slot).await;
-        let to = cluster
-            .masters()
-            .iter()
-            .find(|master| master.port() != from)
-            .unwrap()
-            .port();
+        let to = cluster.other_master(from);
         cluster.open_move(slot, from, to);
         cluster.move_keys(slot, from, to);
         held.verify().await.unwrap_or_else(|error| panic!("{key}: {error}"));
@@ -125,12 +120,7 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed()
     let held = locks.lock("plain").acquire().await.unwrap();
     let slot = slot_of(&cluster, "plain");
     let from = cluster.owner(slot).await;
-    let to = cluster
-        .masters()
-        .iter()
-        .find(|master| master.port() != from)
-        .unwrap()
-        .port();
+    let to = cluster.other_master(from);
     cluster.open_move(slot, from, to);
     cluster.move_keys(slot, from, to);
     assert!(held.verify().await.is_err());

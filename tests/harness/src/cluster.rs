@@ -202,6 +202,13 @@ impl ClusterGroup {
         &self.nodes[..MASTERS]
     }
 
+    /// The port of a master that the cluster began with, other than the one at this port.
+    #[must_use]
+    pub fn other_master(&self, port: u16) -> u16 {
+        let mut ports = self.masters().iter().map(Server::port);
+        ports.find(|other| *other != port).expect("there are several masters")
+    }
+
     /// The node at a port.
     #[must_use]
     pub fn server(&self, port: u16) -> &Server {
