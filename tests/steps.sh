@@ -6,6 +6,8 @@
 workspace=(--workspace --exclude lock-benches --all-features)
 [ -z "${CI:-}" ] || workspace+=(--locked)
 
+. tests/programs.sh
+
 # Seconds after which a queued command counts as hung.
 limit=1500
 
@@ -82,17 +84,13 @@ queue() { # title command…
     commands+=("$(printf '%q ' "${@:2}")")
 }
 
-# Builds all tests, and notes their programs: the kind of the target, its name, the program, the folder of its package. They are run as
-# cargo would run them. `cargo test --test NAME` would build each of them again, since it goes by the features of that package alone.
+# Builds all tests, and notes their programs. `cargo test --test NAME` would build each of them again, since it goes by the features of that
+# package alone.
 build() {
     need_tests=no run "build" cargo test "${workspace[@]}" --no-run
     [ "$failed" = 0 ] || finish
-    cargo test "${workspace[@]}" --no-run --message-format=json 2>/dev/null |
-        sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml","target":{"kind":\["\([^"]*\)"\][^}]*"name":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\2 \3 \4 \1/p' |
-        sort -u >"$logs/programs"
-    export CARGO=${CARGO:-$(command -v cargo)}
-    LD_LIBRARY_PATH=$(dirname "$(awk 'NR == 1 { print $3 }' "$logs/programs")"):$(rustc --print target-libdir)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    export LD_LIBRARY_PATH
+    cargo test "${workspace[@]}" --no-run --message-format=json 2>/dev/null | test_programs >"$logs/programs"
+    set_cargo_variables "$(cd "${CARGO_TARGET_DIR:-target}" && pwd)"
 }
 
 # Leaves the program of a test target to `run_queued`.
