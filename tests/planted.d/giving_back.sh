@@ -21,13 +21,7 @@ plant unanswered-given-back-by-the-lock-thread lock-runtime/src/hold/upkeep/rele
 plant dropped-locks-without-hurry lock-runtime/src/hold/upkeep/releaser.rs \
     'if tries == 0 && self.unanswered_on.is_none() {' \
     'if tries == 0 && self.unanswered_on.is_none() && self.stake.queued.is_some() {' \
-    promises giving_back::a_dropped_lock_does_not_wait_behind_thousands_of_places_on_a_silent_connection \
-    'the lock '
-
-plant no-room-for-ever lock-runtime/src/store/redis/connection/idle.rs \
-    'pause = quiet.saturating_sub(silent);' \
-    'pause = (quiet * 100).saturating_sub(silent);' \
-    promises giving_back::an_unanswered_lock_does_not_wait_behind_thousands_of_places_on_a_silent_connection \
+    scenarios giving_back::a_dropped_lock_does_not_wait_behind_thousands_of_places_on_a_silent_connection \
     'the lock '
 
 plant refused-places-left lock-runtime/src/hold/upkeep/releaser.rs \

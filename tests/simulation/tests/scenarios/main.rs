@@ -2,6 +2,7 @@
 //! time is exact. Real managers and real `redis` connections, over streams in memory, against the simulated server.
 
 mod following;
+mod giving_back;
 mod passing;
 mod releasing;
 mod renewing;
