@@ -31,25 +31,29 @@ static GLOBAL: OnceCell<Global> = OnceCell::new();
 ///
 /// # Errors
 /// The errors of [`LockManager::connect`], and [`ConfigError::AlreadySet`] when there is a global
-/// manager already, for another URL or given to [`init_with`]. A manager whose check failed stays
-/// the global one, and connects on its next use.
+/// manager already, for another URL or given to [`init_with`]. A failed `init` sets no global manager:
+/// call it again, with the same URL or another one. A service that is to start while its store is away
+/// gives [`init_with`] a manager that [`build`](crate::LockManagerBuilder::build) has made, which
+/// connects on its first use.
 ///
 /// # Cancel safety
-/// If the future is dropped after it was polled, the manager stays the global one, and connects on
-/// its next use. Call `init` again with the same URL to check it.
+/// If the future is dropped before it completes, it sets no global manager.
 pub async fn init(url: &str) -> Result<&'static LockManager, ConfigError> {
-    let global = GLOBAL.get_or_try_init(|| {
-        let manager = LockManager::builder(url).build()?;
-        Ok::<_, ConfigError>(Global {
+    let global = if let Some(global) = GLOBAL.get() {
+        global
+    } else {
+        let manager = LockManager::connect(url).await?;
+        let new = Global {
             manager,
             url: Some(url.to_owned()),
-        })
-    })?;
+        };
+        // Of several calls at one time, the first to connect decides.
+        GLOBAL.try_insert(new).unwrap_or_else(|(first, _)| first)
+    };
     if global.url.as_deref() != Some(url) {
         return Err(already_set(global));
     }
     global.manager.check_connection().await?;
-    global.manager.warn_of_setup().await;
     Ok(&global.manager)
 }
 
