@@ -284,6 +284,7 @@ fn failed_when(began: bool) -> String {
 fn unusable_key(key: &str, problem: KeyProblem) -> String {
     match problem {
         KeyProblem::NoKeys => "a lock of several keys cannot be taken".to_owned(),
+        KeyProblem::TooMany(_) => format!("the lock of `{key}` and others cannot be taken"),
         _ => format!("`{key}` cannot be a lock key"),
     }
 }
@@ -652,6 +653,11 @@ mod tests {
                 "a lock of several keys cannot be taken: no key was given; give at least one, or do not lock",
             ),
             (
+                invalid(KeyProblem::TooMany(2000)),
+                "the lock of `%lock-fence` and others cannot be taken: the call names 2000 keys and at most 1000 are allowed; lock what \
+                 they belong to by one key, or take them by several calls, one after another",
+            ),
+            (
                 invalid(KeyProblem::TooLong(2000)),
                 "`%lock-fence` cannot be a lock key: it has 2000 bytes and at most 1024 are allowed; insert an id or a hash instead of the \
                  whole value",
@@ -837,7 +843,8 @@ mod tests {
                 KeyProblem::TooLong(_) => 10,
                 KeyProblem::Reserved => 11,
                 KeyProblem::Display => 12,
-                KeyProblem::NoTag => 19,
+                KeyProblem::NoTag => 20,
+                KeyProblem::TooMany(_) => 19,
             },
             LockError::InvalidLease { .. } => 13,
             LockError::InvalidMode { .. } => 14,
@@ -881,7 +888,7 @@ mod tests {
             assert_eq!(Chain(&error).to_string(), text);
             assert_eq!(text.matches("; ").count().min(1), 1, "what to do is missing: {text}");
         }
-        assert_complete(texts().iter().map(|(error, _)| number(error)), 19);
+        assert_complete(texts().iter().map(|(error, _)| number(error)), 20);
         assert_complete(config_texts().iter().map(|(error, _)| config_number(error)), 5);
     }
 

@@ -93,7 +93,7 @@ pub use hold::{HandoverLimits, OnLost};
 #[doc(hidden)]
 pub use host::world;
 pub use host::{Backoff, BootClock, Clock, Moment, TokioClock};
-pub use key::{KeyProblem, MAX_KEY_LEN};
+pub use key::{KeyProblem, MAX_KEY_LEN, MAX_KEYS};
 pub use lock_macros::distributed_lock;
 pub use manager::global::{global, init, init_with};
 pub use manager::{LockManager, LockManagerBuilder, LockRequest};

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use lock_runtime::LockManager;
+use lock_runtime::{LockManager, MAX_KEYS};
 use lock_tests::{Flow, PATIENCE, Proxy, Server, eventually, patient};
 
 use crate::ALONE;
 
+/// As many as a call may have.
 #[tokio::test]
-async fn ten_thousand_keys_of_one_call_are_renewed() {
+async fn a_thousand_keys_of_one_call_are_renewed() {
     let _alone = ALONE.lock().await;
     let server = Server::start();
     let locks = patient(LockManager::builder(&server.url())).await;
-    let keys = (0..10_000).map(|number| format!("key:{number}"));
+    let keys = (0..MAX_KEYS).map(|number| format!("key:{number}"));
     let request = locks.lock_all(keys).lease(Duration::from_secs(12)).wait(PATIENCE);
     let guard = request.acquire().await.unwrap();
     eventually("a renewal of all keys", || async { guard.handle().renewals() > 0 }).await;
