@@ -227,3 +227,54 @@ async fn a_busy_call_sends_no_last_attempt_that_it_cannot_wait_for() {
         assert_eq!(sent.len(), 1, "one attempt each: {sent:#?}");
     }
 }
+
+/// A runtime of one thread, which runs nothing between two jobs.
+fn runtime_of_jobs() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .unwrap()
+}
+
+// docs/faults.md, row 113.
+#[test]
+fn a_runtime_that_is_driven_per_job_sees_that_the_server_has_ended_its_idle_connection() {
+    let server = Server::start();
+    let runtime = runtime_of_jobs();
+    let locks = runtime.block_on(connected(&server.url()));
+    // From 50 ms without an answer on, a call looks.
+    let idle = || {
+        server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
+        std::thread::sleep(Duration::from_millis(60));
+    };
+    for _ in 0..5 {
+        idle();
+        let guard = runtime.block_on(locks.lock("job").lease(LONG).try_acquire()).unwrap();
+        idle();
+        assert!(runtime.block_on(locks.inspect("job")).unwrap().is_some());
+        idle();
+        runtime.block_on(guard.release()).unwrap();
+        assert!(!server.exists(&stored("job")));
+    }
+}
+
+// docs/faults.md, row 114.
+#[test]
+fn a_server_given_by_name_is_reached_though_the_runtime_has_no_thread_for_blocking_work() {
+    let server = Server::start();
+    let runtime = runtime_of_jobs();
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let blocking = runtime.spawn_blocking(move || {
+        begun.send(()).unwrap();
+        let _ = ended.recv();
+    });
+    has_begun.recv().unwrap();
+    let url = server.url().replace("127.0.0.1", "localhost");
+    let locks = builder(&url).build().unwrap();
+    let guard = runtime.block_on(locks.lock("named").lease(LONG).try_acquire()).unwrap();
+    runtime.block_on(guard.release()).unwrap();
+    drop(end);
+    runtime.block_on(blocking).unwrap();
+}

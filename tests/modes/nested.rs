@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager, LockRequest, OnLost, assert_locked, current};
+use lock_tests::{PATIENCE, Server, patient};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -255,4 +256,29 @@ async fn a_nested_call_is_cancelled_or_told_as_it_asks_for_itself() {
         });
     assert!(!outer.await.unwrap(), "the outer one goes on, and knows");
     assert!(cancelled.await.is_err());
+}
+
+#[tokio::test]
+async fn two_managers_of_one_server_have_the_same_locks() {
+    let server = Server::start();
+    let (outer, inner) = (
+        patient(LockManager::builder(&server.url())).await,
+        patient(LockManager::builder(&server.url())).await,
+    );
+    let other = patient(LockManager::builder(&format!("{}/1", server.url()))).await;
+    let nested = outer.lock("k").run(async {
+        let refused = inner.lock("k").wait(PATIENCE).acquire().await.map(drop);
+        let other = once(other.lock("k")).acquire().await.map(drop);
+        (refused, other)
+    });
+    let (refused, other) = nested.await.unwrap();
+    assert!(matches!(refused, Err(LockError::WouldDeadlock { .. })), "{refused:?}");
+    other.expect("another database has other locks");
+    let nested = outer.lock("k").reentrant().run(async {
+        let again = inner.lock("k").reentrant().acquire().await.unwrap();
+        let count = current().unwrap().hold_count();
+        again.release().await.unwrap();
+        count
+    });
+    assert_eq!(nested.await.unwrap(), 2);
 }

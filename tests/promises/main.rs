@@ -14,3 +14,4 @@ mod strangers;
 mod tasks;
 mod waiting;
 mod words;
+mod yielding;

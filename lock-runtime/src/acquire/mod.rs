@@ -28,7 +28,7 @@ use crate::hold::call_tree::{self, HeldLock, Relation};
 use crate::hold::guard::Guard;
 use crate::hold::upkeep::Watchdog;
 use crate::hold::{Grant, Hold, LockOptions, QueueHead};
-use crate::host::{Moment, Sleep, Timer};
+use crate::host::{self, Moment, Sleep, Timer};
 use crate::key::{Keys, Names};
 use crate::stats::Event;
 use crate::store::{Fence, LockMode, StoreError};
@@ -44,6 +44,7 @@ pub(crate) fn acquire<T: 'static>(
     wrap: fn(Guard) -> T,
 ) -> impl Future<Output = Result<T, LockError>> + Send + 'static {
     async move {
+        host::take_part().await;
         let (manager, names, options) = request()?;
         let mut acquisition = Acquisition::new(manager, names, options)?;
         let replicas = u32::from(acquisition.options.min_replicas);

@@ -18,6 +18,7 @@ pub use crate::hold::CallSite;
 pub use crate::hold::OnLost;
 pub use crate::hold::guard::Leave;
 use crate::hold::guard::{Guard, Run};
+use crate::host;
 pub use crate::key::KeyBuilder;
 use crate::key::{KeyError, Names};
 use crate::manager::{LockManager, LockRequest, global};
@@ -126,6 +127,7 @@ where
     I: 'static,
 {
     Box::pin(async move {
+        host::take_part().await;
         let (manager, names, options) = request.into_parts().map_err(failed)?;
         let acquired = acquire::acquire_or_share::<F, I>(manager, names, options).await;
         let (guard, leader) = acquired.map_err(|ended| ended.map_err(Box::new))?;

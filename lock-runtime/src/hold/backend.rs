@@ -97,6 +97,13 @@ impl Backend {
         self
     }
 
+    /// Returns `true` if the two managers have the same locks under the same keys, also where each has
+    /// connections of its own.
+    pub(super) fn shares_locks_with(&self, other: &Self) -> bool {
+        let is_same_place = || self.store.place().is_some() && self.store.place() == other.store.place();
+        Arc::ptr_eq(&self.store, &other.store) || is_same_place()
+    }
+
     /// Returns `key` without the manager's prefix.
     pub(crate) fn name<'a>(&self, key: &'a str) -> &'a str {
         key::without(&self.prefix, key)

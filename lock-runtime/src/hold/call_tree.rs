@@ -119,7 +119,7 @@ pub(crate) fn relation(backend: &Backend, keys: Keys<'_>, mode: &LockMode, reent
     for held in &around() {
         let holds = |key: &Arc<str>| held.keys().iter().any(|held| held == key);
         // A lock that has ended blocks no other call.
-        if Arc::ptr_eq(&held.manager.store, &backend.store)
+        if held.manager.shares_locks_with(backend)
             && held.end_cause().is_none()
             && !held.has_ended()
             && keys.iter().any(holds)
@@ -294,6 +294,7 @@ impl HeldLock {
     /// # Cancel safety
     /// Cancel safe: dropping the future has no effect on the lock.
     pub async fn verify(&self) -> Result<Duration, LockError> {
+        host::take_part().await;
         self.still_held()?;
         let requests: Vec<_> = self.held.renew_requests(None).collect();
         let verdicts = self.ask(self.held.manager.store.renew(&requests)).await?;
@@ -336,6 +337,7 @@ impl HeldLock {
     /// # Cancel safety
     /// Cancel safe: dropping the future has no effect on the lock; a token may be skipped.
     pub async fn fencing_token(&self) -> Result<FencingToken, LockError> {
+        host::take_part().await;
         self.still_held()?;
         if let Some(fence) = self.held.fencing_token() {
             return Ok(fence);
@@ -375,6 +377,7 @@ impl HeldLock {
     /// # Cancel safety
     /// Cancel safe: dropping the future has no effect on the lock.
     pub async fn lost(&self) -> LockError {
+        host::take_part().await;
         loop {
             let mut lost = std::pin::pin!(self.held.lost().notified());
             // Listens before looking, so that no loss falls between the two.
@@ -404,6 +407,7 @@ impl HeldLock {
     /// Not cancel safe: dropping the future drops the step where it is. A lost lock does not drop
     /// it.
     pub async fn shielded<F: Future>(&self, step: F) -> Result<F::Output, LockError> {
+        host::take_part().await;
         self.still_held()?;
         let shield = self.held.shield();
         let output = step.await;

@@ -404,6 +404,25 @@ pub(crate) fn task() -> Option<TaskId> {
     tokio::task::try_id()
 }
 
+/// Takes part in the budget of tokio's tasks: a task that has used its budget up is continued after
+/// the others of its runtime. Public futures begin with it, since a call that never waits, such as one
+/// that is refused, would otherwise never let another task run.
+///
+/// Cancel safe.
+pub(crate) async fn take_part() {
+    tokio::task::coop::consume_budget().await;
+}
+
+/// Lets the current runtime read what has arrived on its sockets, and run the tasks that wait for it.
+///
+/// Cancel safe.
+pub(crate) async fn read_what_has_arrived() {
+    // The runtime looks at its sockets after the first pass, and runs those tasks after the second.
+    for _ in 0..2 {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Reads a file on a thread of its own, since a file system may not answer, and all threads that a
 /// runtime has for such work may be taken. The receiver has the answer once there is one.
 pub(crate) fn read_file(path: Arc<Path>) -> io::Result<FileAnswer> {

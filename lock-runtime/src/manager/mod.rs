@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::acquire::Shared;
 use crate::error::ConfigError;
 use crate::hold::CallSite;
+use crate::host;
 use crate::key::Names;
 pub use crate::manager::builder::LockManagerBuilder;
 pub use crate::manager::request::LockRequest;
@@ -103,6 +104,7 @@ impl LockManager {
     /// # Cancel safety
     /// Cancel safe: the manager can be used as before, and connects on its next use.
     pub async fn check_connection(&self) -> Result<(), ConfigError> {
+        host::take_part().await;
         let connected = self.shared.store.connect().await;
         connected.map_err(|source| ConfigError::Server {
             url: self.shared.url.clone(),
@@ -123,6 +125,7 @@ impl LockManager {
     /// # Cancel safety
     /// Cancel safe: the manager can be used as before.
     pub async fn check_setup(&self) -> Result<Vec<String>, ConfigError> {
+        host::take_part().await;
         let min_replicas = self.shared.defaults.min_replicas.into();
         let advice = self.shared.store.check_setup(min_replicas).await;
         advice.map_err(|source| ConfigError::Server {
@@ -239,6 +242,7 @@ impl LockManager {
     /// If the future is dropped, the manager stays closed. Call `shutdown` again to continue
     /// waiting.
     pub async fn shutdown(&self) {
+        host::take_part().await;
         self.shared.shut_down().await;
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::LockError;
+use crate::host;
 use crate::key::{Names, RESERVED};
 use crate::manager::LockManager;
 use crate::store::info::LockInfo;
@@ -51,6 +52,7 @@ impl LockManager {
     /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
     /// ```
     pub async fn inspect(&self, key: impl Into<String>) -> Result<Option<LockInfo>, LockError> {
+        host::take_part().await;
         let key = Names::one(key.into()).map_err(LockError::of_key)?.first;
         let whole = format!("{}{key}", self.prefix());
         let found = self.ask(&key, self.shared().store.inspect(&whole)).await?;
@@ -75,6 +77,7 @@ impl LockManager {
     /// # Cancel safety
     /// This method changes nothing, so its future can be dropped at any time.
     pub async fn list(&self, pattern: &str) -> Result<Vec<LockInfo>, LockError> {
+        host::take_part().await;
         let whole = literal(self.prefix()) + pattern;
         let mut found = BTreeMap::new();
         let mut from = 0;
@@ -112,6 +115,7 @@ impl LockManager {
     /// If the future is dropped before it completes, the lock may have been released, or may still
     /// be released afterwards.
     pub async fn force_release(&self, key: impl Into<String>) -> Result<bool, LockError> {
+        host::take_part().await;
         let key = Names::one(key.into()).map_err(LockError::of_key)?.first;
         let whole = format!("{}{key}", self.prefix());
         let released = self.ask(&key, self.shared().store.force_release(&whole)).await?;

@@ -121,6 +121,12 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns where the store keeps its locks. Stores that return the same text share their locks. By
+    /// default a store has locks of its own.
+    fn place(&self) -> Option<&str> {
+        None
+    }
+
     /// Returns how far the clocks may differ of servers that can replace one another, which a manager
     /// uses unless it is given a [`skew`](crate::LockManagerBuilder::skew). Defaults to zero, for one
     /// server.

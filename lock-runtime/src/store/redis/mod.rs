@@ -64,7 +64,7 @@ pub struct RedisStore {
     names: Arc<Keyspace>,
     /// Those who tell which server it is, if it is not always the same.
     sentinels: Option<Sentinels>,
-    /// For `Debug`, without the password.
+    /// The server's address, or who tells it, with the database.
     address: String,
 }
 
@@ -94,9 +94,10 @@ impl RedisStore {
         if SentinelUrl::is_one(url) {
             let url = SentinelUrl::parse(url).map_err(StoreError::permanent)?;
             let dial =
-                dial(url.server(), settings).map_err(|error| StoreError::permanent(failure::readable(&error)))?;
+                dial(host, url.server(), settings).map_err(|error| StoreError::permanent(failure::readable(&error)))?;
             let whereabouts = Arc::new(Whereabouts::new());
             let address = url.to_string();
+            let database = url.server().redis_settings().db();
             let health = Arc::new(Board::new(host, &address, time_outs.response));
             let board = Arc::clone(&health);
             let of_sentinels = dial.clone().with(settings.credentials.clone(), ServerRole::Sentinel);
@@ -109,7 +110,7 @@ impl RedisStore {
                 time_outs,
                 health,
             };
-            let mut store = Self::at(host, server, prefix, address);
+            let mut store = Self::at(host, server, prefix, format!("{address}/{database}"));
             whereabouts.when_moved(store.commands.end_former());
             store.sentinels = Some(sentinels);
             return Ok(store);
@@ -119,8 +120,9 @@ impl RedisStore {
             None => url::server(url).map_err(StoreError::permanent)?,
         };
         let address = info.addr().to_string();
-        let dial = dial(&info, settings)
+        let dial = dial(host, &info, settings)
             .map_err(|error| StoreError::permanent(url::not_understood(url, &failure::readable(&error))))?;
+        let database = info.redis_settings().db();
         let place = Place::Fixed(Box::new(info));
         let health = Arc::new(Board::new(host, &address, time_outs.response));
         let server = Server {
@@ -129,7 +131,7 @@ impl RedisStore {
             time_outs,
             health,
         };
-        Ok(Self::at(host, server, prefix, address))
+        Ok(Self::at(host, server, prefix, format!("{address}/{database}")))
     }
 
     fn at(host: &Host, server: Server, prefix: &str, address: String) -> Self {
@@ -186,10 +188,10 @@ impl RedisStore {
 }
 
 /// Returns the function that makes connections to servers like that of `info`.
-fn dial(info: &ConnectionInfo, settings: &RedisSettings) -> Result<Dial, RedisError> {
+fn dial(host: &Host, info: &ConnectionInfo, settings: &RedisSettings) -> Result<Dial, RedisError> {
     match &settings.dial {
         Some(dial) => Ok(dial.clone()),
-        None => Dial::usual(info, settings),
+        None => Dial::usual(host, info, settings),
     }
 }
 
@@ -218,6 +220,10 @@ impl LockStore for RedisStore {
 
     fn health(&self) -> Option<watch::Receiver<Vec<ServerHealth>>> {
         Some(self.background.health().watch())
+    }
+
+    fn place(&self) -> Option<&str> {
+        Some(&self.address)
     }
 
     fn skew(&self) -> Duration {

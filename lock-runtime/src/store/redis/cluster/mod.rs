@@ -99,7 +99,8 @@ impl ClusterStore {
         let Some(like) = url.nodes.first() else {
             return Err(StoreError::permanent("it does not have the address of a node"));
         };
-        let dial = super::dial(like, settings).map_err(|error| StoreError::permanent(failure::readable(&error)))?;
+        let dial =
+            super::dial(host, like, settings).map_err(|error| StoreError::permanent(failure::readable(&error)))?;
         let health = Arc::new(watch::Sender::new(vec![ServerHealth::new(
             &*address,
             ServerRole::Cluster,
@@ -516,6 +517,10 @@ impl LockStore for ClusterStore {
 
     fn health(&self) -> Option<watch::Receiver<Vec<ServerHealth>>> {
         Some(self.nodes.common.health.subscribe())
+    }
+
+    fn place(&self) -> Option<&str> {
+        Some(&self.address)
     }
 
     fn skew(&self) -> Duration {

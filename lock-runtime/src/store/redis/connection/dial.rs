@@ -1,14 +1,19 @@
 //! Makes connections to servers.
 
 use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
+use redis::io::AsyncDNSResolver;
 use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisError};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisError, RedisFuture};
+use tokio::sync::oneshot;
 
+use crate::host::Host;
 use crate::store::health::ServerRole;
 use crate::store::redis::credentials::Provider;
 use crate::store::redis::settings::RedisSettings;
@@ -42,11 +47,16 @@ impl Dial {
     ///
     /// # Errors
     /// Fails if the certificates of the settings are not understood.
-    pub(in crate::store::redis) fn usual(info: &ConnectionInfo, settings: &RedisSettings) -> Result<Self, RedisError> {
+    pub(in crate::store::redis) fn usual(
+        host: &Host,
+        info: &ConnectionInfo,
+        settings: &RedisSettings,
+    ) -> Result<Self, RedisError> {
         client(info.clone(), settings)?;
-        let settings = settings.clone();
+        let (host, settings) = (host.clone(), settings.clone());
         Ok(Self::new(move |info, config| {
             let client = client(info.set_tcp_settings(tcp()), &settings);
+            let config = config.set_dns_resolver(Resolver(host.clone()));
             async move { client?.get_multiplexed_async_connection_with_config(&config).await }
         }))
     }
@@ -70,6 +80,39 @@ impl Dial {
         config: AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, RedisError> {
         (self.0)(info.clone(), config).await
+    }
+}
+
+/// Looks names up on the lock thread: tokio does so by a blocking call, and the runtime of a connection
+/// may have no thread left for it, or only threads that wait for a lock themselves.
+struct Resolver(Host);
+
+impl AsyncDNSResolver for Resolver {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        host: &'b str,
+        port: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+        Box::pin(async move {
+            let found = match host.parse::<IpAddr>() {
+                Ok(address) => vec![SocketAddr::new(address, port)],
+                Err(_) => self.look_up(host.to_owned(), port).await?,
+            };
+            Ok(Box::new(found.into_iter()) as _)
+        })
+    }
+}
+
+impl Resolver {
+    async fn look_up(&self, host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let (answer, answered) = oneshot::channel();
+        self.0.spawn(async move {
+            let found = tokio::net::lookup_host((host, port)).await;
+            drop(answer.send(found.map(Iterator::collect)));
+        })?;
+        answered
+            .await
+            .unwrap_or_else(|_| Err(io::Error::other("the lock thread has ended")))
     }
 }
 

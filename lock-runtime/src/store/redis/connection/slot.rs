@@ -20,7 +20,7 @@ use super::handshake::{self, Mode};
 use super::health::Board;
 use super::idle;
 use super::place::{Found, Place};
-use crate::host::{Host, Moment, Runtime, Timer};
+use crate::host::{self, Host, Moment, Runtime, Timer};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::scripts::release_of;
 use crate::store::{Lane, Limited, LossHint, LossReceiver, StoreError, StoreFuture};
@@ -54,6 +54,10 @@ const LONGEST_TRUCE: Duration = Duration::from_secs(4);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const STEADY: Duration = Duration::from_secs(1);
+
+/// The time without an answer after which a call first lets its runtime read what has arrived: a
+/// runtime that is driven only now and then has not seen yet that the server ended the connection.
+const UNSEEN: Duration = Duration::from_millis(50);
 
 /// The lateness of a time-out from which on the runtime has stood still, rather than waited.
 const LATE: Duration = Duration::from_millis(100);
@@ -326,7 +330,10 @@ impl ConnectionSlot {
     /// Cancel safe.
     pub(in crate::store::redis) async fn live(&self) -> Result<Arc<Connection>, StoreError> {
         if let Some(live) = self.up() {
-            return Ok(live);
+            if !self.may_have_ended(&live) {
+                return Ok(live);
+            }
+            host::read_what_has_arrived().await;
         }
         let mut state = self.inner.state.subscribe();
         let mut awaited = false;
@@ -348,6 +355,13 @@ impl ConnectionSlot {
                 return Err(StoreError::transient("the connection was given up"));
             }
         }
+    }
+
+    /// Returns `true` if the connection may have ended without the runtime of this slot, which drives
+    /// it, having seen that.
+    fn may_have_ended(&self, live: &Connection) -> bool {
+        let quiet = self.host().now().as_nanos().saturating_sub(live.heard());
+        self.inner.home.is_some() && Duration::from_nanos(quiet) >= UNSEEN
     }
 
     /// Returns the connection, retrying until there is one.

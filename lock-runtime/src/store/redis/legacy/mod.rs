@@ -214,6 +214,10 @@ impl LockStore for LegacySetnxStore {
         self.server.check_setup(min_replicas)
     }
 
+    fn place(&self) -> Option<&str> {
+        self.server.place()
+    }
+
     fn skew(&self) -> Duration {
         self.server.skew()
     }
