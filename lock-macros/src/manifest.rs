@@ -6,46 +6,148 @@ use std::{env, fs};
 const PACKAGE: &str = "lock-runtime";
 
 /// Returns the name of the runtime in the crate that is being compiled, if its Cargo.toml renames
-/// it: `locks = { package = "lock-runtime", … }`.
+/// it: `locks = { package = "lock-runtime", … }`, there or, if the crate inherits `locks`, in its
+/// workspace's Cargo.toml.
 // Read without a TOML parser: a name that is not found is assumed to be the usual one, and the
 // argument `crate` covers all other cases.
 pub(crate) fn renamed() -> Option<String> {
     let folder = env::var_os("CARGO_MANIFEST_DIR")?;
-    let manifest = fs::read_to_string(Path::new(&folder).join("Cargo.toml")).ok()?;
-    renamed_in(&manifest)
+    renamed_at(Path::new(&folder), |folder| {
+        fs::read_to_string(folder.join("Cargo.toml")).ok()
+    })
 }
 
-fn renamed_in(manifest: &str) -> Option<String> {
-    let (mut section, mut renamed) = ("", None);
-    for line in manifest.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
-        if let Some(header) = line.strip_prefix('[') {
-            section = header.split(']').next().unwrap_or_default().trim();
+fn renamed_at(folder: &Path, read: impl Fn(&Path) -> Option<String>) -> Option<String> {
+    let text = read(folder)?;
+    let manifest = Manifest::of(&text);
+    if manifest.dependencies.iter().any(|(name, _)| *name == PACKAGE) {
+        return None;
+    }
+    let names = |says| {
+        let dependencies = manifest.dependencies.iter();
+        dependencies
+            .filter(move |(_, said)| *said == says)
+            .map(|(name, _)| *name)
+    };
+    let identifier = |name: &str| name.replace('-', "_");
+    if let Some(name) = names(Says::Runtime).next() {
+        return Some(identifier(name));
+    }
+    names(Says::Inherited).next()?;
+    let root = workspace(folder, &manifest, &read);
+    let shared = Manifest::of(root.as_deref().unwrap_or(&text)).shared;
+    let mut inherited = names(Says::Inherited);
+    inherited
+        .find(|name| shared.contains(&(*name, Says::Runtime)))
+        .map(identifier)
+}
+
+/// Reads the Cargo.toml of the workspace, if it is another one than the package's.
+fn workspace(folder: &Path, manifest: &Manifest<'_>, read: impl Fn(&Path) -> Option<String>) -> Option<String> {
+    if manifest.is_workspace {
+        return None;
+    }
+    if let Some(root) = manifest.root {
+        return read(&folder.join(root));
+    }
+    let outer = folder.ancestors().skip(1);
+    outer.filter_map(read).find(|text| Manifest::of(text).is_workspace)
+}
+
+/// The parts of a Cargo.toml that say how the runtime is called.
+#[derive(Default)]
+struct Manifest<'a> {
+    /// What the lines of the package's tables say about its dependencies, by name.
+    dependencies: Vec<(&'a str, Says)>,
+    /// The same for `[workspace.dependencies]`.
+    shared: Vec<(&'a str, Says)>,
+    is_workspace: bool,
+    /// The value of `package.workspace`.
+    root: Option<&'a str>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Says {
+    /// The dependency is the runtime.
+    Runtime,
+    /// The workspace says what the dependency is.
+    Inherited,
+    Other,
+}
+
+impl<'a> Manifest<'a> {
+    fn of(text: &'a str) -> Self {
+        let mut manifest = Self::default();
+        let mut section = "";
+        // The dependency whose braces a line has opened and not closed.
+        let mut open = None;
+        for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+            let header = line.strip_prefix('[').filter(|_| open.is_none());
+            if let Some(header) = header {
+                section = header.split(']').next().unwrap_or_default().trim();
+                manifest.is_workspace |= section == "workspace" || section.starts_with("workspace.");
+            }
+            let (key, value) = line.split_once('=').unwrap_or((line, ""));
+            let (key, value) = (key.trim_start_matches([']', ',', ' ']).trim_end(), value.trim());
+            if section == "package" && key == "workspace" {
+                manifest.root = quoted(value);
+            }
+            // `[dependencies]` with a line for each, or `[dependencies.locks]`.
+            let (table, last) = section.rsplit_once('.').unwrap_or(("", section));
+            let (table, dependency) = if last.ends_with("dependencies") {
+                (section, open)
+            } else if table.ends_with("dependencies") {
+                (table, Some(last))
+            } else {
+                continue;
+            };
+            let (name, key) = match dependency {
+                Some(dependency) => (dependency, key),
+                None if header.is_some() => continue,
+                None => key.split_once('.').unwrap_or((key, "")),
+            };
+            let name = name.trim().trim_matches(['"', '\'']);
+            let said = (name, Says::of(key.trim(), value));
+            if table == "workspace.dependencies" {
+                manifest.shared.push(said);
+            } else {
+                manifest.dependencies.push(said);
+            }
+            if line.contains('}') {
+                open = None;
+            } else if key.is_empty() && value.starts_with('{') {
+                open = Some(name);
+            }
         }
-        let (table, dependency) = section.rsplit_once('.').unwrap_or_default();
-        // `[dependencies]` with a line for each, or `[dependencies.locks]`.
-        let (name, value) = match line.split_once('=') {
-            Some((name, value)) if section.ends_with("dependencies") => (name, value),
-            Some((key, value)) if table.ends_with("dependencies") && key.trim() == "package" => (dependency, value),
-            None if table.ends_with("dependencies") => (dependency, ""),
-            _ => continue,
+        manifest
+    }
+}
+
+impl Says {
+    /// Reads `key = value` of a dependency. Without a key, the value is that of the dependency.
+    fn of(key: &str, value: &str) -> Self {
+        let field = |name: &str| {
+            if key == name {
+                return Some(value);
+            }
+            let mut fields = value.split(['{', ',']).filter(|_| key.is_empty());
+            fields.find_map(|field| field.trim().strip_prefix(name)?.trim_start().strip_prefix('='))
         };
-        let (name, key) = name.split_once('.').unwrap_or((name, ""));
-        let name = name.trim().trim_matches('"');
-        if name == PACKAGE {
-            return None;
-        }
-        let value: String = value.chars().filter(|c| !c.is_whitespace()).collect();
-        let names_it = |value: &str| value.starts_with(&format!("\"{PACKAGE}\""));
-        let package = if key.trim() == "package" || name == dependency {
-            names_it(&value)
+        if field("package").is_some_and(|package| quoted(package) == Some(PACKAGE)) {
+            Self::Runtime
+        } else if field("workspace").is_some_and(|is| is.trim().starts_with("true")) {
+            Self::Inherited
         } else {
-            value.split("package=").nth(1).is_some_and(names_it)
-        };
-        if package && renamed.is_none() {
-            renamed = Some(name.replace('-', "_"));
+            Self::Other
         }
     }
-    renamed
+}
+
+/// Returns the text of a string.
+fn quoted(value: &str) -> Option<&str> {
+    let value = value.trim();
+    let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+    value.split(quote).nth(1)
 }
 
 #[cfg(test)]
@@ -64,11 +166,23 @@ mod tests {
                 Some("my_locks"),
             ),
             (
+                "[dependencies]\nlocks = { version = '1', package = 'lock-runtime' }",
+                Some("locks"),
+            ),
+            (
                 "[dependencies.locks]\nversion = \"1\"\npackage = \"lock-runtime\"",
                 Some("locks"),
             ),
             (
                 "[dependencies]\nlocks.version = \"1\"\nlocks.package = \"lock-runtime\"",
+                Some("locks"),
+            ),
+            (
+                "[dependencies]\nlocks = { version = \"1\", features = [\n    \"axum\",\n], package = \"lock-runtime\" }",
+                Some("locks"),
+            ),
+            (
+                "[dependencies]\nlocks = {\n    package = \"lock-runtime\",\n    version = \"1\",\n}\nother = \"1\"",
                 Some("locks"),
             ),
             (
@@ -87,11 +201,92 @@ mod tests {
                 None,
             ),
             ("[dependencies]\nlocks = { package = \"lock-runtime-extra\" }", None),
+            (
+                "[dependencies]\nlocks = {\n    version = \"1\",\n}\npackage = \"lock-runtime\"",
+                None,
+            ),
             ("[package]\nname = \"lock-runtime\"", None),
             ("# locks = { package = \"lock-runtime\" }", None),
             ("[features]\nlocks = [\"lock-runtime\"]", None),
         ] {
-            assert_eq!(renamed_in(manifest).as_deref(), expected, "{manifest}");
+            let found = renamed_at(Path::new("/work"), |folder| {
+                (folder == Path::new("/work")).then(|| manifest.to_owned())
+            });
+            assert_eq!(found.as_deref(), expected, "{manifest}");
         }
+    }
+
+    #[test]
+    fn a_dependency_that_the_workspace_renames_is_found() {
+        let shared = "[workspace.dependencies]\nlocks = { package = \"lock-runtime\", version = \"1\" }";
+        let inherits = "[dependencies]\nlocks = { workspace = true, features = [\"axum\"] }";
+        for (member, root, expected) in [
+            (inherits, shared, Some("locks")),
+            ("[dependencies]\nlocks.workspace = true", shared, Some("locks")),
+            ("[dependencies.locks]\nworkspace = true", shared, Some("locks")),
+            (
+                "[dependencies]\nlocks = {\n    workspace = true,\n}",
+                shared,
+                Some("locks"),
+            ),
+            ("[dev-dependencies]\nlocks.workspace = true", shared, Some("locks")),
+            (
+                inherits,
+                "[workspace]\n[workspace.dependencies.locks]\nversion = \"1\"\npackage = \"lock-runtime\"",
+                Some("locks"),
+            ),
+            (
+                inherits,
+                "[workspace.dependencies]\nother = { package = \"lock-runtime\" }\nlocks = { package = \"lock-runtime\" }",
+                Some("locks"),
+            ),
+            (
+                "[dependencies]\nserde.workspace = true\nmy-locks.workspace = true",
+                "[workspace.dependencies]\nserde = \"1\"\nmy-locks = { package = \"lock-runtime\", version = \"1\" }",
+                Some("my_locks"),
+            ),
+            // The package of the root is a member as well.
+            (
+                "[workspace.dependencies]\nlock-runtime = \"1\"\nlocks = { package = \"lock-runtime\" }\n[dependencies]\nlocks.workspace = true",
+                "[workspace.dependencies]\nlocks = \"1\"",
+                Some("locks"),
+            ),
+            (
+                "[workspace.dependencies]\nlocks = { package = \"lock-runtime\" }\n[dependencies]\nlock-runtime = \"1\"",
+                "",
+                None,
+            ),
+            ("[dependencies]\nlocks.workspace = false", shared, None),
+            ("[dependencies]\nother.workspace = true", shared, None),
+            ("[dependencies]\nlocks = \"1\"", shared, None),
+            (
+                "[dependencies]\nlock-runtime.workspace = true\nlocks.workspace = true",
+                shared,
+                None,
+            ),
+            (inherits, "[dependencies]\nlocks = { package = \"lock-runtime\" }", None),
+        ] {
+            let found = renamed_at(Path::new("/work/crates/member"), |folder| match folder.to_str()? {
+                "/work/crates/member" => Some(member.to_owned()),
+                "/work/crates" => Some("[package]\nname = \"no-root\"".to_owned()),
+                "/work" => Some(root.to_owned()),
+                _ => Some("[workspace]".to_owned()),
+            });
+            assert_eq!(found.as_deref(), expected, "{member}\n\n{root}");
+        }
+    }
+
+    #[test]
+    fn a_workspace_that_the_package_names_is_found() {
+        let found = renamed_at(Path::new("/work/member"), |folder| match folder.to_str()? {
+            "/work/member" => {
+                Some("[package]\nworkspace = \"../root\"\n[dependencies]\nlocks.workspace = true".to_owned())
+            }
+            "/work/member/../root" => {
+                Some("[workspace.dependencies]\nlocks = { package = \"lock-runtime\" }".to_owned())
+            }
+            _ => None,
+        });
+        assert_eq!(found.as_deref(), Some("locks"));
     }
 }
