@@ -7,6 +7,7 @@ use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Ident, Lit, Token};
 
 use crate::errors::Errors;
+use crate::fragments;
 use crate::synonyms;
 
 /// The arguments of this version, each with an example.
@@ -138,7 +139,7 @@ fn argument(input: ParseStream<'_>) -> syn::Result<Argument> {
         }
         return Ok(Argument {
             name,
-            value: Some(ungrouped(input.parse()?)),
+            value: Some(fragments::expr(input)?),
         });
     }
     if input.peek(syn::token::Paren) || input.peek(Token![:]) || input.peek(Token![==]) {
@@ -156,14 +157,6 @@ fn argument(input: ParseStream<'_>) -> syn::Result<Argument> {
         return Err(input.error(format!("arguments are written with `=`, such as `{example}`")));
     }
     Ok(Argument { name, value: None })
-}
-
-/// Removes the group without brackets in which a `macro_rules!` passes a value on.
-fn ungrouped(value: Expr) -> Expr {
-    match value {
-        Expr::Group(group) => ungrouped(*group.expr),
-        value => value,
-    }
 }
 
 /// Skips the tokens up to the next comma and the comma itself, to go on after an error.

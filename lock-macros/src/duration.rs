@@ -93,7 +93,6 @@ fn literal(value: &Expr) -> Literal<'_> {
         Expr::Unary(ExprUnary {
             op: UnOp::Neg(_), expr, ..
         }) if matches!(**expr, Expr::Lit(_)) => Literal::Negative,
-        Expr::Group(group) => literal(&group.expr),
         Expr::Paren(paren) => literal(&paren.expr),
         _ => Literal::No,
     }

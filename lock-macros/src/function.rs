@@ -5,10 +5,13 @@ use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::{Parse, ParseStream, Parser};
 use syn::punctuated::Punctuated;
+use syn::visit_mut::VisitMut;
 use syn::{
-    Attribute, Block, Expr, ExprAsync, GenericArgument, Item, PathArguments, PathSegment, ReturnType, Signature, Stmt,
-    Token, Type, TypeParamBound, Visibility,
+    Attribute, Expr, ExprAsync, GenericArgument, Item, PathArguments, PathSegment, ReturnType, Signature, Stmt, Token,
+    Type, TypeParamBound, Visibility,
 };
+
+use crate::fragments::{self, Ungroup};
 
 /// A function with its body as unparsed tokens, so that completion in editors works in a body that
 /// does not parse yet.
@@ -25,7 +28,8 @@ impl Parse for Function {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let attrs = input.call(Attribute::parse_outer)?;
         let vis = input.parse()?;
-        let sig: Signature = input.parse()?;
+        let mut sig: Signature = input.parse()?;
+        Ungroup.visit_signature_mut(&mut sig);
         if input.peek(Token![;]) {
             return Err(syn::Error::new_spanned(
                 &sig.ident,
@@ -36,14 +40,12 @@ impl Parse for Function {
             ));
         }
         // Not parsed here: rustc has parsed the body before, and reports each mistake in it itself.
-        let mut body: Group = input.parse()?;
-        if body.delimiter() != Delimiter::Brace {
-            return Err(syn::Error::new(body.span(), "expected curly braces"));
-        }
+        let mut body = input.call(fragments::block)?;
         let split = |input: ParseStream<'_>| Ok((input.call(Attribute::parse_inner)?, input.parse::<TokenStream>()?));
         let (inner_attrs, rest) = split.parse2(body.stream())?;
         if !inner_attrs.is_empty() {
             let span = body.span();
+            let rest = fragments::regrouped(rest);
             body = Group::new(Delimiter::Brace, rest);
             body.set_span(span);
         }
@@ -181,8 +183,9 @@ impl Function {
         let ReturnType::Type(_, output) = &self.sig.output else {
             return false;
         };
-        let block = syn::parse2::<Block>(TokenTree::Group(self.body.clone()).into());
-        let last = block.ok().and_then(|block| block.stmts.into_iter().next_back());
+        let last = fragments::statements(self.body.stream())
+            .ok()
+            .and_then(|mut statements| statements.pop());
         match last {
             Some(Stmt::Expr(Expr::Async(_), None)) => true,
             Some(Stmt::Expr(Expr::MethodCall(call), None)) => call.method == "boxed" || call.method == "boxed_local",
@@ -196,8 +199,7 @@ impl Function {
             return None;
         };
         let output = future_output(output)?;
-        let block: Block = syn::parse2(TokenTree::Group(self.body.clone()).into()).ok()?;
-        let mut before = block.stmts;
+        let mut before = fragments::statements(self.body.stream()).ok()?;
         let Some(Stmt::Expr(Expr::Call(call), None)) = before.pop() else {
             return None;
         };

@@ -2,12 +2,14 @@
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
+use syn::parse::ParseStream;
 use syn::punctuated::Punctuated;
 use syn::{Expr, ExprLit, Ident, Lit, LitStr, Macro, Token};
 
 use crate::args::{self, Args};
 use crate::errors::Errors;
 use crate::format::Format;
+use crate::fragments;
 use crate::suggest;
 use crate::template::{Makes, Template};
 
@@ -256,7 +258,9 @@ fn concatenated(mac: &Macro) -> Option<String> {
 /// names and fields.
 fn formatted(mac: &Macro) -> Option<String> {
     let arguments = mac
-        .parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated)
+        .parse_body_with(|input: ParseStream<'_>| {
+            Punctuated::<_, Token![,]>::parse_terminated_with(input, fragments::expr)
+        })
         .ok()?;
     let mut arguments = arguments.iter();
     let Expr::Lit(ExprLit {

@@ -7,6 +7,7 @@ mod errors;
 mod expand;
 mod fallback;
 mod format;
+mod fragments;
 mod function;
 #[cfg(test)]
 mod golden;
@@ -263,7 +264,8 @@ use proc_macro::TokenStream;
 ///
 /// The attribute supports every `async fn` with a body: free functions, methods with any receiver,
 /// trait methods, generics, `impl Trait`, every parameter pattern, `unsafe`, and methods under
-/// `#[async_trait]`.
+/// `#[async_trait]`. In a `macro_rules!`, fragments such as `$key:literal` and `$body:block` can stand
+/// wherever their tokens can, in the arguments and in the function.
 ///
 /// Other attributes can stand on either side. An attribute **above** is applied first and becomes a
 /// part of the body: it runs inside the lock, and `#[instrument]` there measures the body alone. An

@@ -127,7 +127,6 @@ fn kind(ty: &Type) -> Kind<'_> {
         | Type::Ptr(_)
         | Type::FnPtr(_)
         | Type::Never(_) => Kind::Plain,
-        Type::Group(group) => kind(&group.elem),
         Type::Paren(paren) => kind(&paren.elem),
         Type::Path(path) if path.qself.is_none() => {
             let segments = &path.path.segments;

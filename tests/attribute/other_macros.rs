@@ -1,4 +1,4 @@
-//! The attribute together with other attributes, on either side.
+//! The attribute together with other attributes, on either side, and in what a `macro_rules!` writes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::post;
-use lock_runtime::{LockError, distributed_lock};
+use lock_runtime::{LockError, current, distributed_lock};
 use rstest::{fixture, rstest};
 use tracing::instrument;
 
@@ -168,4 +168,39 @@ async fn an_attribute_above_runs_inside_the_lock_and_one_below_outside() {
     attribute_below().await.unwrap();
     let [above, below] = [0, 1].map(|order: usize| UNDER_LOCK[order].load(Ordering::Relaxed));
     assert_eq!((above, below), (true, false));
+}
+
+fn numbered(number: u32) -> [String; 1] {
+    [format!("number:{number}")]
+}
+
+/// Writes functions of fragments.
+macro_rules! functions {
+    ($($key:literal),*; $pat:pat, $ty:ty, $block:block; $sum:expr) => {
+        #[distributed_lock(keys = [$($key),*])]
+        async fn made_of_fragments($pat: $ty) -> Shop<Vec<String>> $block
+
+        #[distributed_lock(keys = numbered($sum * 2))]
+        async fn doubled() -> Shop<(String, u32)> {
+            let doubled = $sum * 2;
+            Ok((locked_key().await, doubled))
+        }
+
+        #[distributed_lock(key = "inner attribute")]
+        async fn doubled_under_an_inner_attribute() -> Shop<u32> {
+            #![allow(clippy::let_and_return)]
+            let doubled = $sum * 2;
+            Ok(doubled)
+        }
+    };
+}
+
+functions!("shelf:<a>", "shelf:<b>"; (a, b), (u32, u32), { Ok(current().unwrap().keys().map(str::to_owned).collect()) }; 1 + 2);
+
+#[tokio::test]
+async fn what_macro_rules_writes_keeps_its_meaning() {
+    start().await;
+    assert_eq!(made_of_fragments((7, 8)).await.unwrap(), ["shelf:7", "shelf:8"]);
+    assert_eq!(doubled().await.unwrap(), ("number:6".to_owned(), 6));
+    assert_eq!(doubled_under_an_inner_attribute().await.unwrap(), 6);
 }
