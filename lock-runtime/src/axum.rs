@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum_core::response::{IntoResponse, Response};
 
-use crate::error::{LockError, chain};
+use crate::error::LockError;
 
 /// Maps each variant to a status, with a short text as the body. The whole error, with the holder
 /// and the store's message, is only logged.
@@ -23,7 +23,7 @@ use crate::error::{LockError, chain};
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {
         let (status, text) = answer(&self);
-        tracing::debug!(error = %chain(&self), status, "lock error answered");
+        tracing::debug!(error = %self, status, "lock error answered");
         let mut response = text.into_response();
         if let Ok(status) = http::StatusCode::from_u16(status) {
             *response.status_mut() = status;

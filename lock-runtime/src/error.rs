@@ -12,19 +12,15 @@ use crate::store::{LOOK_FIRST, StoreError};
 
 /// The reason why a lock could not be taken, or why a body that held it did not succeed.
 ///
-/// Every message names the key and the next thing to do. The message of [`Store`](Self::Store)
-/// names only the key; the store's error, which is its [`source`](Error::source), says the rest. A
+/// Every message names the key, the cause and the next thing to do. That of [`Store`](Self::Store)
+/// contains the store's error, so [`source`](Error::source) continues with the source of that one: a
 /// reporter that prints the chain of sources prints every text once.
 ///
 /// A function under `#[distributed_lock]` returns it through `E: From<LockError>`.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum LockError {
     /// Another holder kept the lock during the whole `wait`. The body was not run.
-    #[error(
-        "lock `{key}` is busy: waited {waited:.1?}{}; try again later, or allow a longer `wait`",
-        seen_holder(.holder.as_deref(), *.retry_after)
-    )]
     #[non_exhaustive]
     Busy {
         /// The key, without the manager's prefix.
@@ -39,7 +35,6 @@ pub enum LockError {
     },
     /// The lock was held and then lost. Unless `completed`, the body was cancelled at one of its
     /// awaits, so its work may have been carried out in part.
-    #[error("lock `{key}` was lost {}: {reason}; {}; {LOOK_FIRST}", lost_when(*.completed), .reason.advice(*.renew))]
     #[non_exhaustive]
     Lost {
         /// The key, without the manager's prefix.
@@ -56,11 +51,6 @@ pub enum LockError {
     /// The body was still running at its time limit, and was cancelled: after `max_hold`, or when
     /// one more renewal than `max_renewals` would have been due, which is after 2/3 of the lease ×
     /// (`max_renewals` + 1). Its work may have been carried out in part.
-    #[error(
-        "lock `{key}` was held for {held:.1?} (renewed {renewals} times), which is the limit of its call, so the call counts as hung \
-         and was cancelled, and the work under it {IN_PART}; find what it waits for, or allow more by `max_hold`, or by `max_renewals`, \
-         which allows 2/3 of the lease × (max_renewals + 1); {LOOK_FIRST}"
-    )]
     #[non_exhaustive]
     Hung {
         /// The key, without the manager's prefix.
@@ -71,17 +61,12 @@ pub enum LockError {
         held: Duration,
     },
     /// The same call tree already holds this key, so waiting for it would never end.
-    #[error(
-        "lock `{key}` is already held by this call tree, and waiting for it would never end; give the inner function `reentrant` to \
-         pass through a lock of the same mode, or take the lock once, in the outer function"
-    )]
     #[non_exhaustive]
     WouldDeadlock {
         /// The key, without the manager's prefix.
         key: Box<str>,
     },
     /// The key cannot be used.
-    #[error("{}: {problem}", unusable_key(.key, *.problem))]
     #[non_exhaustive]
     InvalidKey {
         /// The beginning of the key.
@@ -92,11 +77,6 @@ pub enum LockError {
     /// The lease cannot be used: it is shorter than [`MIN_LEASE`](crate::MIN_LEASE), longer than
     /// [`MAX_LEASE`](crate::MAX_LEASE), or used up by the manager's `skew`. Or `at_least` or
     /// `lock_delay` is longer than `MAX_LEASE`, or `max_hold` is zero.
-    #[error(
-        "lock `{key}` cannot have a `lease`, `at_least`, `lock_delay` or `max_hold` of {lease:?}; give at most {} days, a `lease` of at \
-         least {MIN_LEASE:?} that is longer than the manager's `skew`, and a `max_hold` above zero",
-        MAX_LEASE.as_secs() / 86_400
-    )]
     #[non_exhaustive]
     InvalidLease {
         /// The key, without the manager's prefix.
@@ -106,7 +86,6 @@ pub enum LockError {
     },
     /// The request is invalid: its mode cannot be used, or it combines options that exclude each
     /// other.
-    #[error("invalid request for lock `{key}`: {problem}")]
     #[non_exhaustive]
     InvalidMode {
         /// The key, without the manager's prefix.
@@ -116,14 +95,12 @@ pub enum LockError {
     },
     /// An annotated function that names no manager was called before [`init`](crate::init) or
     /// [`init_with`](crate::init_with) had created the global manager.
-    #[error("lock `{key}` was asked for before a store was configured; {SET_UP}")]
     #[non_exhaustive]
     NotConfigured {
         /// The key, without the manager's prefix.
         key: Box<str>,
     },
     /// The manager was shut down. A body that was still running then was cancelled.
-    #[error("lock `{key}` was {}", closed_when(*.began))]
     #[non_exhaustive]
     Closed {
         /// The key, without the manager's prefix.
@@ -133,10 +110,6 @@ pub enum LockError {
     },
     /// Fewer replicas than `min_replicas` had the lock in time, so it was given back. The body was not
     /// run.
-    #[error(
-        "lock `{key}` was given back, since {acknowledged} of the {wanted} replicas that `min_replicas` asks for had it in time; see \
-         that the replicas are connected and keep up (`INFO replication`), or ask for fewer"
-    )]
     #[non_exhaustive]
     TooFewReplicas {
         /// The key, without the manager's prefix.
@@ -150,7 +123,6 @@ pub enum LockError {
     /// then (`began`), it did not answer [`verify`](crate::HeldLock::verify),
     /// [`fencing_token`](crate::HeldLock::fencing_token) or
     /// [`LockGuard::release`](crate::LockGuard::release).
-    #[error("lock `{key}`: the store failed{}", failed_when(*.began))]
     #[non_exhaustive]
     Store {
         /// The key, without the manager's prefix.
@@ -163,19 +135,91 @@ pub enum LockError {
     },
 }
 
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy {
+                key,
+                waited,
+                holder,
+                retry_after,
+            } => {
+                let holder = seen_holder(holder.as_deref(), *retry_after);
+                write!(
+                    f,
+                    "lock `{key}` is busy: waited {waited:.1?}{holder}; try again later, or allow a longer `wait`"
+                )
+            }
+            Self::Lost {
+                key,
+                reason,
+                completed,
+                renew,
+            } => {
+                let (when, advice) = (lost_when(*completed), reason.advice(*renew));
+                write!(f, "lock `{key}` was lost {when}: {reason}; {advice}; {LOOK_FIRST}")
+            }
+            Self::Hung { key, renewals, held } => write!(
+                f,
+                "lock `{key}` was held for {held:.1?} (renewed {renewals} times), which is the limit of its call, so the call counts as hung \
+                 and was cancelled, and the work under it {IN_PART}; find what it waits for, or allow more by `max_hold`, or by \
+                 `max_renewals`, which allows 2/3 of the lease × (max_renewals + 1); {LOOK_FIRST}"
+            ),
+            Self::WouldDeadlock { key } => write!(
+                f,
+                "lock `{key}` is already held by this call tree, and waiting for it would never end; give the inner function `reentrant` to \
+                 pass through a lock of the same mode, or take the lock once, in the outer function"
+            ),
+            Self::InvalidKey { key, problem } => write!(f, "{}: {problem}", unusable_key(key, *problem)),
+            Self::InvalidLease { key, lease } => write!(
+                f,
+                "lock `{key}` cannot have a `lease`, `at_least`, `lock_delay` or `max_hold` of {lease:?}; give at most {} days, a `lease` of \
+                 at least {MIN_LEASE:?} that is longer than the manager's `skew`, and a `max_hold` above zero",
+                MAX_LEASE.as_secs() / 86_400
+            ),
+            Self::InvalidMode { key, problem } => write!(f, "invalid request for lock `{key}`: {problem}"),
+            Self::NotConfigured { key } => {
+                write!(f, "lock `{key}` was asked for before a store was configured; {SET_UP}")
+            }
+            Self::Closed { key, began } => write!(f, "lock `{key}` was {}", closed_when(*began)),
+            Self::TooFewReplicas {
+                key,
+                acknowledged,
+                wanted,
+            } => write!(
+                f,
+                "lock `{key}` was given back, since {acknowledged} of the {wanted} replicas that `min_replicas` asks for had it in time; see \
+                 that the replicas are connected and keep up (`INFO replication`), or ask for fewer"
+            ),
+            Self::Store { key, began, source } => {
+                write!(f, "lock `{key}`: the store failed{}: {source}", failed_when(*began))
+            }
+        }
+    }
+}
+
+impl Error for LockError {
+    // The text of this error includes that of the store's, so the chain continues with its source.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Store { source, .. } => source.source(),
+            _ => None,
+        }
+    }
+}
+
 /// A problem with a manager, which concerns no single lock.
 ///
-/// Every message names the server, by its URL without the password, or the setting, and the next
-/// thing to do. The message of [`Server`](Self::Server) names only the server; its
-/// [`source`](Error::source) says the rest.
+/// Every message names the server, by its URL without the password, or the setting, and the cause and
+/// the next thing to do. That of [`Server`](Self::Server) contains the server's error, so
+/// [`source`](Error::source) continues with the source of that one.
 ///
 /// It does not convert into a [`LockError`], which is always about one lock: an annotated function
 /// whose manager is missing returns [`LockError::NotConfigured`].
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The URL is not understood.
-    #[error("the store's URL `{url}` cannot be used: {problem}")]
     #[non_exhaustive]
     Url {
         /// The URL, without its password.
@@ -184,7 +228,6 @@ pub enum ConfigError {
         problem: Box<str>,
     },
     /// The server cannot be reached, or refuses a command that locks need.
-    #[error("the store at `{url}` cannot be used")]
     #[non_exhaustive]
     Server {
         /// The server's URL, without its password.
@@ -193,11 +236,6 @@ pub enum ConfigError {
         source: StoreError,
     },
     /// There is a global manager already, for another URL or with settings of its own.
-    #[error(
-        "this is the second global lock manager: the first one was made {}; make it once, at start-up, and name any other manager by \
-         `manager = …`",
-        maker(.first.as_deref())
-    )]
     #[non_exhaustive]
     AlreadySet {
         /// The URL that the first manager was created from, without its password; `None` for a
@@ -205,16 +243,37 @@ pub enum ConfigError {
         first: Option<Box<str>>,
     },
     /// The global manager was asked for before it was created.
-    #[error("the global lock manager was asked for before it was made; {SET_UP}")]
     NotSet,
     /// A setting has a value that cannot be used, two settings contradict each other, or the
     /// operating system cannot start another thread.
-    #[error("{problem}")]
     #[non_exhaustive]
     Settings {
         /// The problem, and what to do.
         problem: Box<str>,
     },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url { url, problem } => write!(f, "the store's URL `{url}` cannot be used: {problem}"),
+            Self::Server { url, source } => write!(f, "the store at `{url}` cannot be used: {source}"),
+            Self::AlreadySet { first } => write!(
+                f,
+                "this is the second global lock manager: the first one was made {}; make it once, at start-up, and name any other manager \
+                 by `manager = …`",
+                maker(first.as_deref())
+            ),
+            Self::NotSet => write!(f, "the global lock manager was asked for before it was made; {SET_UP}"),
+            Self::Settings { problem } => f.write_str(problem),
+        }
+    }
+}
+
+impl Error for ConfigError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.store_error().and_then(Error::source)
+    }
 }
 
 /// The advice for a process without a global manager. It is the same with and without the feature
@@ -291,25 +350,6 @@ fn unusable_key(key: &str, problem: KeyProblem) -> String {
 
 fn maker(url: Option<&str>) -> String {
     url.map_or_else(|| "by `init_with`".to_owned(), |url| format!("by `init` for `{url}`"))
-}
-
-/// Returns the text of an error with the texts of its sources, in one line, for logs.
-pub(crate) fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl fmt::Display + use<'a> {
-    Chain(error)
-}
-
-struct Chain<'a>(&'a (dyn Error + 'static));
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut source = self.0.source();
-        while let Some(error) = source {
-            write!(f, ": {error}")?;
-            source = error.source();
-        }
-        Ok(())
-    }
 }
 
 /// The way in which a held lock was lost.
@@ -880,12 +920,12 @@ mod tests {
     #[test]
     fn every_error_says_what_it_is_about_its_cause_and_what_to_do() {
         for (error, text) in texts() {
-            assert_eq!(Chain(&error).to_string(), text);
+            assert_eq!(error.to_string(), text);
             assert!(error.to_string().contains(error.key()), "{text}");
             assert_eq!(text.matches("; ").count().min(1), 1, "what to do is missing: {text}");
         }
         for (error, text) in config_texts() {
-            assert_eq!(Chain(&error).to_string(), text);
+            assert_eq!(error.to_string(), text);
             assert_eq!(text.matches("; ").count().min(1), 1, "what to do is missing: {text}");
         }
         assert_complete(texts().iter().map(|(error, _)| number(error)), 20);
@@ -917,7 +957,7 @@ mod tests {
         let deepest = std::fmt::Error.to_string();
         assert_eq!(
             told,
-            ["lock `inventory:7`: the store failed", "the middle; advice", &deepest]
+            ["lock `inventory:7`: the store failed: the middle; advice", &deepest]
         );
     }
 
@@ -955,7 +995,7 @@ mod tests {
                 _ => continue,
             };
             told += 1;
-            let text = Chain(&error).to_string();
+            let text = error.to_string();
             assert!(!error.is_retryable() && error.retry_after().is_none(), "{text}");
             assert!(!text.contains("try again"), "{text}");
             let effect = if completed {

@@ -23,7 +23,7 @@ pub(crate) use crate::acquire::{
     shared::{Observer, Shared},
 };
 use crate::diagnostics;
-use crate::error::{LockError, chain};
+use crate::error::LockError;
 use crate::hold::call_tree::{self, HeldLock, Relation};
 use crate::hold::guard::Guard;
 use crate::hold::upkeep::Watchdog;
@@ -410,7 +410,7 @@ impl Acquisition {
             }
             Err(error) => {
                 self.span.record("outcome", error.kind());
-                tracing::debug!(parent: &self.span, error = %chain(error), "lock not taken");
+                tracing::debug!(parent: &self.span, %error, "lock not taken");
             }
         }
     }

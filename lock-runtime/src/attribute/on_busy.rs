@@ -1,6 +1,6 @@
 //! The return value of an annotated function whose lock failed.
 
-use crate::error::{LockError, chain};
+use crate::error::LockError;
 
 /// Turns a lock error into an annotated function's return value. One implementation per `on_busy`.
 #[diagnostic::on_unimplemented(
@@ -149,7 +149,7 @@ impl<S: Skip, E: From<LockError>> Skip for Result<S, E> {
 
 /// Logs the error, since the return type cannot carry it.
 fn report(error: &LockError) {
-    tracing::error!(error = %chain(error), kind = error.kind(), "a locked function did not run to its end");
+    tracing::error!(%error, kind = error.kind(), "a locked function did not run to its end");
 }
 
 /// A return type for `coalesce`, which every caller can receive a clone of.

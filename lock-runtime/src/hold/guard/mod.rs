@@ -480,7 +480,7 @@ mod tests {
     use std::future::ready;
     use std::sync::Arc;
 
-    use crate::error::{LockError, chain};
+    use crate::error::LockError;
     use crate::store::{
         AcquireRequest, Attempt, Fence, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
     };
@@ -525,7 +525,7 @@ mod tests {
         let released = locks.lock("k").acquire().await?.release().await.err();
         for error in inside.into_iter().chain([released]) {
             let error = error.ok_or("the store has answered")?;
-            let text = chain(&error).to_string();
+            let text = error.to_string();
             assert!(matches!(error, LockError::Store { .. }), "{text}");
             assert!(!error.is_retryable() && error.retry_after().is_none(), "{text}");
             assert!(!text.contains("try again"), "{text}");

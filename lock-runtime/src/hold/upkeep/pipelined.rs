@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::error::{LockError, chain};
+use crate::error::LockError;
 use crate::hold::Hold;
 use crate::hold::told;
 use crate::hold::upkeep::releaser::release_later;
@@ -259,7 +259,7 @@ impl Sent {
         let held = &self.held;
         if let Err(error) = told(held, answer) {
             held.manager.stats.count(Event::Unconfirmed);
-            tracing::warn!(parent: &held.span, key = &*held.name(), error = %chain(&error), "a release that was not waited for has failed");
+            tracing::warn!(parent: &held.span, key = &*held.name(), %error, "a release that was not waited for has failed");
             if matches!(error, LockError::Store { .. }) {
                 release_later(held);
             }
