@@ -16,7 +16,7 @@
 //! On Ctrl-C or `SIGTERM` the service accepts no more connections and takes no more locks. Requests that hold one may end, for ten
 //! seconds at most (`shutdown_grace`); then they are cancelled, and all locks are released.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::env;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -33,6 +33,8 @@ use serde::{Deserialize, Serialize};
 struct Shop {
     locks: LockManager,
     reserved: Arc<Mutex<HashMap<u64, u32>>>,
+    /// The orders that are paid.
+    paid: Arc<Mutex<HashSet<u64>>>,
     /// How long a payment takes.
     work: Duration,
 }
@@ -62,10 +64,20 @@ async fn reserve(
     Ok(Json(Reserved { item, total: *total }))
 }
 
-/// An order is paid once: a double click is told so at once.
+/// A double click is told at once that the order is being paid. The lock does not make an order be paid once, since it is free after each
+/// payment: that takes a record of what has been paid, in the database of a real shop.
 #[distributed_lock(key = "order:<order>", lease = 10, wait = 0)]
 async fn pay(State(shop): State<Shop>, Path(order): Path<u64>) -> Result<String, LockError> {
+    if shop
+        .paid
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .contains(&order)
+    {
+        return Ok(format!("order {order} was paid before\n"));
+    }
     tokio::time::sleep(shop.work).await;
+    shop.paid.lock().unwrap_or_else(PoisonError::into_inner).insert(order);
     Ok(format!("order {order} is paid\n"))
 }
 
@@ -94,6 +106,7 @@ async fn main() -> Result<(), Failure> {
     let shop = Shop {
         locks: locks.clone(),
         reserved: Arc::default(),
+        paid: Arc::default(),
         work: Duration::from_millis(work),
     };
     let routes = Router::new()

@@ -270,8 +270,10 @@ use proc_macro::TokenStream;
 /// Other attributes can stand on either side. An attribute **above** is applied first and becomes a
 /// part of the body: it runs inside the lock, and `#[instrument]` there measures the body alone. An
 /// attribute **below** is applied to the locked function: it runs outside, including the wait and
-/// the release, and a cache there answers without the lock. Attributes that make the function sync,
-/// such as `#[tokio::test]`, must stand below.
+/// the release, and a cache there answers without the lock. So put `#[instrument]` below, where its span
+/// contains the wait. Attributes that make the function sync,
+/// such as `#[tokio::test]`, must stand below. With mockall's `#[automock]` annotate the methods of the
+/// implementation: a mock copies the attributes of the trait's methods, and would take the lock.
 ///
 /// # Ownership of the arguments
 ///

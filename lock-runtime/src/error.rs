@@ -392,7 +392,7 @@ impl LostReason {
                 "find out if an operator used `force_release`; if not, look for a client that writes this key without asking, or for a failover of the store"
             }
             Self::Deleted => {
-                "find out if an operator used `force_release`; if not, look for a DEL, FLUSHALL or restart without persistence, and let the store's maxmemory-policy be noeviction"
+                "find out if an operator used `force_release`; if not, look for a DEL, FLUSHALL or restart without persistence, or a clock of the server that was set forward, and let the store's maxmemory-policy be noeviction"
             }
             Self::Unreachable => "check the store and the network, or allow a longer `lease` to ride out such gaps",
             Self::Forked => "take locks after the fork",
@@ -644,7 +644,7 @@ mod tests {
                 lost(LostReason::Deleted, true),
                 "lock `inventory:7` was lost while it was in use, and the work under it may have been carried out in part: the key was \
                  gone before its time; find out if an operator used `force_release`; if not, look for a DEL, FLUSHALL or restart without \
-                 persistence, and let the store's maxmemory-policy be noeviction; before the call is repeated, see what it has done",
+                 persistence, or a clock of the server that was set forward, and let the store's maxmemory-policy be noeviction; before the call is repeated, see what it has done",
             ),
             (
                 lost(LostReason::Unreachable, true),

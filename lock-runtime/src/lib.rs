@@ -59,10 +59,8 @@
 //!   (see [`HeldLock::spawn`]), cannot be stopped either. Where an overlap does harm, let the
 //!   database check the [fencing token](HeldLock::fencing_token). Across a failover tokens grow only
 //!   if the former master's clock was not ahead of the new one's by more than the outage.
-//! - A server that loses its data grants the lock again. The first holder is cancelled as soon as
-//!   the loss is noticed: within a round trip or two where the server can report changed keys
-//!   (every supported server, unless the user may not run `CLIENT TRACKING`), and at the next
-//!   renewal elsewhere.
+//! - A server that loses its data grants the lock again. The first holder is cancelled within a second
+//!   after the server answers again.
 //! - A server whose clock jumps ahead ends leases early.
 
 mod acquire;

@@ -189,7 +189,7 @@ impl Acquisition {
             return Err(LockError::Store {
                 key: name(),
                 began: false,
-                source: StoreError::permanent(error),
+                source: StoreError::permanent(error).advise(manager.host.advice_to_start()),
             });
         }
         // Not in a forked child, which has failed above: a thread of its parent may hold that lock.

@@ -29,7 +29,7 @@ impl LockThread {
         let started = self.0.get_or_try_init(Started::new)?;
         if started.is_inherited() {
             return Err(io::Error::other(
-                "this process was forked from one that already used locks; start it by exec, or use locks only after the fork",
+                "this process was forked from one that already used locks",
             ));
         }
         Ok(&started.handle)

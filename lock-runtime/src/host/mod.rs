@@ -165,6 +165,15 @@ impl Host {
         self.0.lock_thread.is_inherited()
     }
 
+    /// Returns what to do where [`start`](Self::start) has failed.
+    pub(crate) fn advice_to_start(&self) -> &'static str {
+        if self.is_forked() {
+            "start it by exec, or use locks only after the fork"
+        } else {
+            "let the process have one more thread"
+        }
+    }
+
     /// Returns the part of a holder's value that is the same for the whole process:
     /// `:<host>:<pid>:`.
     pub(crate) fn place(&self) -> &str {

@@ -127,7 +127,7 @@ impl LockManagerBuilder {
 
     /// Sets the default `max_renewals`, and removes a default
     /// [`default_max_hold`](Self::default_max_hold). Defaults to 30, which lets a body run for 2/3
-    /// × 31 = 20.7 leases.
+    /// of its lease × 31: 620 s with a lease of 30 s.
     pub fn default_max_renewals(mut self, max_renewals: u32) -> Self {
         self.defaults.set_max_renewals(max_renewals);
         self
@@ -389,9 +389,8 @@ impl LockManagerBuilder {
                 problem: format!("the manager for `{url}` cannot be built: {problem}").into(),
             })?;
         if let Err(error) = self.host.start() {
-            let problem = format!(
-                "the lock thread of the manager for `{url}` cannot be started: {error}; let the process have one more thread"
-            );
+            let advice = self.host.advice_to_start();
+            let problem = format!("the lock thread of the manager for `{url}` cannot be started: {error}; {advice}");
             return Err(ConfigError::Settings {
                 problem: problem.into(),
             });

@@ -101,8 +101,8 @@ impl LockRequest {
     /// [`default_max_renewals`](crate::LockManagerBuilder::default_max_renewals), 30.
     ///
     /// When one more renewal would be due, the lock is no longer renewed, and the body is cancelled
-    /// with [`LockError::Hung`]. That is after 2/3 of the lease × (`max_renewals` + 1): 20.7 leases
-    /// by default, or 310 s with a lease of 15 s. It is earlier by the time for which the lock had
+    /// with [`LockError::Hung`]. That is after 2/3 of the lease × (`max_renewals` + 1): 620 s by
+    /// default, or 310 s with a lease of 15 s. It is earlier by the time for which the lock had
     /// passed from call to call inside the process, 50 ms at most unless
     /// [`handover`](crate::LockManagerBuilder::handover) allows more. Replaces
     /// [`max_hold`](Self::max_hold).

@@ -311,7 +311,7 @@ async fn lose_many(url: &str, count: usize, lease: Duration) {
 }
 
 /// Forks inside a body, on one thread. Says `holding`, waits for a line, forks; the fork says `other …` for a lock it asks for
-/// itself and `fork …`, waits for a line and ends; then the parent says `parent …`, each with the outcome of its call.
+/// itself, `built …` for a manager and `fork …`, waits for a line and ends; then the parent says `parent …`, each with the outcome of its call.
 fn fork_inside(url: &str, key: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -336,7 +336,15 @@ fn fork_inside(url: &str, key: &str) {
         let ended = locks.lock(key).lease(Duration::from_secs(60)).run(body).await;
         if std::process::id() != parent {
             let other = locks.lock("another").wait(Duration::ZERO).acquire().await;
-            child_says(format_args!("other {}", other.err().map_or("ok", |error| error.kind())));
+            child_says(format_args!(
+                "other {}",
+                other.err().map_or_else(|| "ok".to_owned(), |error| error.to_string())
+            ));
+            let built = LockManager::builder(url).build();
+            child_says(format_args!(
+                "built {}",
+                built.err().map_or_else(|| "ok".to_owned(), |error| error.to_string())
+            ));
             child_says(format_args!("fork {}", outcome(&ended)));
             // The parent waits until this process is gone.
             let _ = child_hears();

@@ -845,7 +845,10 @@ impl ConnectionSlot {
             }
         }
         match (home, started) {
-            (_, Err(error)) => attempt.result = Some(Err(StoreError::permanent(error))),
+            (_, Err(error)) => {
+                let error = StoreError::permanent(error).advise(self.host().advice_to_start());
+                attempt.result = Some(Err(error));
+            }
             (Some(home), Ok(())) => self.host().spawn_on(home, attempt.run()),
             (None, Ok(())) => drop(self.host().spawn(attempt.run())),
         }
