@@ -20,6 +20,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -430,6 +431,22 @@ pub(crate) async fn read_what_has_arrived() {
     for _ in 0..2 {
         tokio::task::yield_now().await;
     }
+}
+
+/// Returns the output of a future, or the message of its panic.
+pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, String> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(message(&*panic))),
+    })
+    .await
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("it has no message").trim().to_owned()
 }
 
 /// Reads a file on a thread of its own, since a file system may not answer, and all threads that a

@@ -311,8 +311,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the certificate authority (PEM) that the manager trusts for `rediss://`, instead of the
-    /// system's.
+    /// Sets the certificate authority (PEM) that the manager trusts for `rediss://`, instead of those that
+    /// the system trusts when the manager is built.
     #[cfg(feature = "tls")]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.redis.set_root_certificate(pem.into());
@@ -377,8 +377,8 @@ impl LockManagerBuilder {
     /// once.
     ///
     /// # Errors
-    /// [`ConfigError::Url`] when the URL is not understood, or `legacy_setnx` is set for a store
-    /// other than a Redis server.
+    /// [`ConfigError::Url`] when the URL or a certificate is not understood, or `legacy_setnx` is set for a
+    /// store other than a Redis server.
     /// [`ConfigError::Settings`] when no lock can have the default lease or `max_hold`, or the lock
     /// thread cannot be started.
     pub fn build(self) -> Result<LockManager, ConfigError> {
@@ -458,10 +458,52 @@ impl LockManagerBuilder {
 }
 
 #[cfg(test)]
-#[allow(clippy::panic)]
+#[allow(clippy::panic, clippy::unwrap_used)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
     use super::LockManagerBuilder;
-    use crate::error::ConfigError;
+    use crate::error::{ConfigError, LockError};
+
+    /// Another try would panic again.
+    #[tokio::test]
+    async fn a_panic_in_a_connection_is_told_at_once_and_not_repeated() {
+        for url in [
+            "redis://one",
+            "redis+sentinel://one,two/orders",
+            "redis+cluster://one,two",
+        ] {
+            let mut builder = LockManagerBuilder::new(url).response_timeout(Duration::from_millis(100));
+            let dials = Arc::new(AtomicUsize::new(0));
+            let counted = Arc::clone(&dials);
+            builder.redis.set_dial(move |_, _| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                async { panic!("there is no cryptography") }
+            });
+            let locks = builder.build().unwrap();
+            let refused = locks.lock("k").wait(Duration::from_secs(600)).acquire().await;
+            let Err(LockError::Store { source, .. }) = refused else {
+                panic!("{url}: {refused:?}");
+            };
+            let said = source.to_string();
+            assert!(source.is_permanent(), "{url}: {said}");
+            for says in [
+                "connecting panicked: there is no cryptography",
+                "mend what the panic names",
+            ] {
+                assert!(said.contains(says), "{url}: {said}");
+            }
+            if url == "redis://one" {
+                // Twice for the call, on its runtime and on the lock thread, and once more on each for what keeps
+                // a connection up.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let dials = dials.load(Ordering::Relaxed);
+                assert!(dials <= 4, "{dials} times");
+            }
+        }
+    }
 
     #[test]
     fn nothing_that_a_url_says_is_left_unread() {

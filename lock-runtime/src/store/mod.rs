@@ -801,8 +801,13 @@ impl StoreError {
         &*self.0.cause
     }
 
+    /// Returns the advice for this error, if it is not the general one.
+    pub(crate) fn own_advice(&self) -> Option<&str> {
+        self.0.advice.as_deref()
+    }
+
     pub(crate) fn advice(&self) -> &str {
-        if let Some(advice) = &self.0.advice {
+        if let Some(advice) = self.own_advice() {
             return advice;
         }
         match (self.0.permanent, self.0.outcome) {

@@ -58,6 +58,14 @@ async fn a_lock_works_over_tls() {
     a_lock_works(&trusting(&server).build().unwrap()).await;
 }
 
+/// An application chooses the cryptography of its process, and may enable two kinds without choosing one: see `tests/Cargo.toml`.
+#[tokio::test]
+async fn a_lock_over_tls_needs_no_cryptography_of_the_process_and_sets_none() {
+    let server = Server::builder().tls(Certificate::Valid).start();
+    a_lock_works(&trusting(&server).build().unwrap()).await;
+    assert!(rustls::crypto::CryptoProvider::get_default().is_none());
+}
+
 #[tokio::test]
 async fn a_server_that_cannot_prove_who_it_is_gets_no_command() {
     let bad = [

@@ -75,12 +75,12 @@ const WITHOUT: [(&str, &str); 4] = [
         "store/mod.rs",
         r#"#![cfg_attr(not(feature = "custom-store"), allow(unreachable_pub))]"#,
     ),
-    // A client without the settings for TLS, which need the feature.
+    // The text of an error that the feature removes.
     ("store/redis/connection/dial.rs", r#"#[cfg(not(feature = "tls"))]"#),
     // The text of an error that the feature removes.
     (
         "store/redis/url.rs",
-        r#"if cfg!(not(feature = "tls")) && matches!(scheme, Some("rediss" | "valkeys")) {"#,
+        r#"if cfg!(not(feature = "tls")) && self.is_tls() {"#,
     ),
 ];
 

@@ -3,17 +3,14 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
-use std::future::poll_fn;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 
 use redis::{ConnectionInfo, RedisError};
 
-use crate::host::{FileAnswer, read_file};
+use crate::host::{FileAnswer, caught, read_file};
 use crate::store::health::ServerRole;
 
 /// A user's name and password, as [`LockManagerBuilder::credentials`] takes them. `Debug` shows
@@ -133,20 +130,11 @@ impl Provider {
         let Some(function) = &self.function else {
             return Ok(info.clone());
         };
-        let credentials = unless_it_panics(|| function(role)).await;
+        // The task that connects goes on.
+        let credentials = caught(async { function(role).await }).await;
+        let credentials = credentials.unwrap_or_else(|panic| Err(format!("it panicked: {panic}").into()));
         let credentials =
             credentials.map_err(|error| io::Error::other(format!("the function for credentials failed: {error}")))?;
         Ok(credentials.put_into(info))
     }
-}
-
-/// Calls a function of the user's, and turns a panic into an error: the task that connects goes on.
-async fn unless_it_panics(provide: impl FnOnce() -> Provided) -> Result<Credentials, Box<dyn Error + Send + Sync>> {
-    let panicked = |_| "it panicked";
-    let mut provided = catch_unwind(AssertUnwindSafe(provide)).map_err(panicked)?;
-    poll_fn(|cx| {
-        let polled = catch_unwind(AssertUnwindSafe(|| provided.as_mut().poll(cx)));
-        polled.unwrap_or_else(|panic| Poll::Ready(Err(panicked(panic).into())))
-    })
-    .await
 }

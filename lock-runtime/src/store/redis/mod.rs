@@ -20,7 +20,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ConnectionInfo, RedisError};
+use redis::ConnectionInfo;
 use tokio::sync::watch;
 
 use crate::host::Host;
@@ -34,7 +34,7 @@ use crate::store::{
 pub use cluster::ClusterStore;
 pub(crate) use cluster::ClusterUrl;
 use connection::dial::Dial;
-use connection::{Board, ConnectionSlot, Place, Purpose, RuntimeConnections, Server, TimeOuts, Whereabouts, failure};
+use connection::{Board, ConnectionSlot, Place, Purpose, RuntimeConnections, Server, TimeOuts, Whereabouts};
 use keyspace::Keyspace;
 #[cfg(feature = "legacy-setnx")]
 pub use legacy::LegacySetnxStore;
@@ -93,8 +93,7 @@ impl RedisStore {
         };
         if SentinelUrl::is_one(url) {
             let url = SentinelUrl::parse(url).map_err(StoreError::permanent)?;
-            let dial =
-                dial(host, url.server(), settings).map_err(|error| StoreError::permanent(failure::readable(&error)))?;
+            let dial = dial(host, url.server(), settings).map_err(StoreError::permanent)?;
             let whereabouts = Arc::new(Whereabouts::new());
             let address = url.to_string();
             let database = url.server().redis_settings().db();
@@ -120,8 +119,7 @@ impl RedisStore {
             None => url::server(url).map_err(StoreError::permanent)?,
         };
         let address = info.addr().to_string();
-        let dial = dial(host, &info, settings)
-            .map_err(|error| StoreError::permanent(url::not_understood(url, &failure::readable(&error))))?;
+        let dial = dial(host, &info, settings).map_err(StoreError::permanent)?;
         let database = info.redis_settings().db();
         let place = Place::Fixed(Box::new(info));
         let health = Arc::new(Board::new(host, &address, time_outs.response));
@@ -188,7 +186,7 @@ impl RedisStore {
 }
 
 /// Returns the function that makes connections to servers like that of `info`.
-fn dial(host: &Host, info: &ConnectionInfo, settings: &RedisSettings) -> Result<Dial, RedisError> {
+fn dial(host: &Host, info: &ConnectionInfo, settings: &RedisSettings) -> Result<Dial, String> {
     match &settings.dial {
         Some(dial) => Ok(dial.clone()),
         None => Dial::usual(host, info, settings),

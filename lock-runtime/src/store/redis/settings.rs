@@ -18,7 +18,7 @@ pub(crate) struct RedisSettings {
     /// The server, in place of the one that the URL names.
     pub(super) server: Option<Box<ConnectionInfo>>,
     pub(super) credentials: Provider,
-    /// Makes the connections, in place of `redis`'s own client.
+    /// Makes the connections, in place of the usual ones over TCP, TLS or a Unix socket.
     pub(super) dial: Option<Dial>,
     #[cfg(feature = "tls")]
     pub(super) root_certificate: Option<Vec<u8>>,
@@ -75,7 +75,7 @@ impl RedisSettings {
     }
 
     /// Sets the function that connects to the server.
-    #[cfg(lock_simulation)]
+    #[cfg(any(lock_simulation, test))]
     pub(crate) fn set_dial<F>(
         &mut self,
         dial: impl Fn(redis::ConnectionInfo, redis::AsyncConnectionConfig) -> F + Send + Sync + 'static,

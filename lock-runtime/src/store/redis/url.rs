@@ -3,7 +3,7 @@
 //! `redis` passes over what it does not know. Of two services whose URLs are meant alike, each could then
 //! take the lock in a database of its own. So every part of a URL is read, or is an error that names it.
 
-use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
 use super::connection::failure;
 
@@ -16,15 +16,19 @@ const FORMS: &str = "`redis://host:port` or `valkey://…`, `rediss://…` or `v
 /// # Errors
 /// Fails with the problem, without a password, and the accepted forms.
 pub(super) fn server(url: &str) -> Result<ConnectionInfo, String> {
-    read(url).map_err(|problem| not_understood(url, &problem))
+    read(url).map_err(|problem| not_understood(&problem))
 }
 
+/// What to do instead of leaving certificates unchecked.
+pub(super) const ALWAYS_CHECKED: &str = "certificates are always checked; leave it out, and give the authority's certificate by \
+                                         `LockManagerBuilder::root_certificate`";
+
+/// What is wrong with TLS where it was not compiled in.
+pub(super) const NEEDS_TLS: &str =
+    "TLS needs the feature `tls`: `lock-runtime = { version = \"…\", features = [\"tls\"] }`";
+
 /// Returns an error text that names the problem with a URL and the accepted forms.
-pub(super) fn not_understood(url: &str, problem: &str) -> String {
-    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
-    if cfg!(not(feature = "tls")) && matches!(scheme, Some("rediss" | "valkeys")) {
-        return "TLS needs the feature `tls`: `lock-runtime = { version = \"…\", features = [\"tls\"] }`".to_owned();
-    }
+fn not_understood(problem: &str) -> String {
     format!("{problem}; give {FORMS}")
 }
 
@@ -133,11 +137,8 @@ impl<'a> Parts<'a> {
         }
         match self.fragment {
             "" | "#" => Ok(()),
-            "#insecure" if self.is_tls() => Ok(()),
-            _ if self.is_tls() => Err(
-                "the only fragment is `#insecure`: leave another one out, and percent-encode a `#` as `%23`".to_owned(),
-            ),
-            _ => Err("a fragment is read with TLS only: leave it out, and percent-encode a `#` as `%23`".to_owned()),
+            "#insecure" if self.is_tls() => Err(format!("`#insecure` has no effect: {ALWAYS_CHECKED}")),
+            _ => Err("a fragment has no meaning: leave it out, and percent-encode a `#` as `%23`".to_owned()),
         }
     }
 
@@ -222,9 +223,20 @@ impl<'a> Parts<'a> {
                     .to_owned(),
             );
         }
-        let (transport, fragment) = (self.transport(), self.fragment);
-        let info = format!("{transport}://{user_info}{host}/{db}{fragment}").into_connection_info();
-        Ok(for_locks(&info.map_err(|error| failure::readable(&error))?))
+        if cfg!(not(feature = "tls")) && self.is_tls() {
+            return Err(NEEDS_TLS.to_owned());
+        }
+        let info = format!("redis://{user_info}{host}/{db}").into_connection_info();
+        let info = for_locks(&info.map_err(|error| failure::readable(&error))?);
+        let (true, ConnectionAddr::Tcp(host, port)) = (self.is_tls(), info.addr().clone()) else {
+            return Ok(info);
+        };
+        Ok(info.set_addr(ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        }))
     }
 
     /// Returns an error if a user stands before more than one of the addresses: the first ones would
@@ -310,9 +322,7 @@ mod tests {
             "redis://one/3#",
             "redis://one:/3",
             #[cfg(feature = "tls")]
-            "rediss://one/3#insecure",
-            #[cfg(feature = "tls")]
-            "rediss://one?db=3#insecure",
+            "rediss://one/3#",
             #[cfg(feature = "tls")]
             "valkeys://one?db=3",
         ] {
@@ -396,10 +406,10 @@ mod tests {
             ("redis://:s3cret@one?protocol=resp2", "locks need RESP3"),
             ("redis://:s3cret@one?protocol=2", "locks need RESP3"),
             ("redis://:s3cret@one?protocol=4", "locks need RESP3"),
-            ("redis://:s3cret@one/3#insecure", "a fragment is read with TLS only"),
-            ("valkey://:s3cret@one/#x", "a fragment is read with TLS only"),
-            #[cfg(feature = "tls")]
-            ("rediss://:s3cret@one/#verify", "the only fragment is `#insecure`"),
+            ("redis://:s3cret@one/3#insecure", "a fragment has no meaning"),
+            ("valkey://:s3cret@one/#x", "a fragment has no meaning"),
+            ("rediss://:s3cret@one/#verify", "a fragment has no meaning"),
+            ("rediss://:s3cret@one/#insecure", "certificates are always checked"),
             ("redis://:s3cret@one:port", "not a port"),
             ("redis://:s3cret", "not a port"),
             ("redis://app:s3cret/3", "not a port"),

@@ -27,7 +27,7 @@ use self::slot::slot_of;
 use self::topology::Topology;
 pub(crate) use self::url::ClusterUrl;
 use super::connection::TimeOuts;
-use super::connection::failure::{self, Address, Redirect, redirect};
+use super::connection::failure::{Address, Redirect, redirect};
 use super::keyspace::Keyspace;
 use super::{RedisSettings, SKEW};
 use crate::host::Host;
@@ -99,8 +99,7 @@ impl ClusterStore {
         let Some(like) = url.nodes.first() else {
             return Err(StoreError::permanent("it does not have the address of a node"));
         };
-        let dial =
-            super::dial(host, like, settings).map_err(|error| StoreError::permanent(failure::readable(&error)))?;
+        let dial = super::dial(host, like, settings).map_err(StoreError::permanent)?;
         let health = Arc::new(watch::Sender::new(vec![ServerHealth::new(
             &*address,
             ServerRole::Cluster,

@@ -290,7 +290,11 @@ fn failed(address: &Address, error: &RedisError) -> StoreError {
     let sorted = failure::sort(error, false);
     let text = format!("{address}: {}", sorted.cause());
     if !sorted.is_permanent() {
-        return StoreError::transient(text);
+        let passing = StoreError::transient(text);
+        return match sorted.own_advice() {
+            Some(advice) => passing.advise(advice),
+            None => passing,
+        };
     }
     let permanent = StoreError::permanent(text);
     if sorted.cause().to_string().contains("cluster support disabled") {

@@ -7,23 +7,29 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
-use redis::io::AsyncDNSResolver;
-use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisError, RedisFuture};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::oneshot;
 
-use crate::host::Host;
+use super::failure::Reason;
+#[cfg(feature = "tls")]
+use super::tls::Tls;
+use crate::host::{Host, caught};
 use crate::store::health::ServerRole;
 use crate::store::redis::credentials::Provider;
 use crate::store::redis::settings::RedisSettings;
+use crate::store::redis::url;
 
 type Dialled = Pin<Box<dyn Future<Output = Result<MultiplexedConnection, RedisError>> + Send>>;
 
 /// Makes connections to servers. Clones are cheap.
 ///
-/// The usual one is `redis`'s own client, which knows TCP, TLS and Unix sockets. Another one may
-/// hand any stream of bytes to [`MultiplexedConnection::new_with_config`].
+/// The usual one connects over TCP, TLS or a Unix socket. Another one may hand any stream of bytes to
+/// [`MultiplexedConnection::new_with_config`].
 #[derive(Clone)]
 pub(in crate::store::redis) struct Dial(Arc<dyn Fn(ConnectionInfo, AsyncConnectionConfig) -> Dialled + Send + Sync>);
 
@@ -43,21 +49,19 @@ impl Dial {
         Self(Arc::new(move |info, config| Box::pin(dial(info, config))))
     }
 
-    /// Returns a `Dial` that connects by `redis`'s own client, to servers like that of `info`.
+    /// Returns a `Dial` that connects over TCP, TLS or a Unix socket, to servers like that of `info`.
     ///
     /// # Errors
-    /// Fails if the certificates of the settings are not understood.
+    /// Fails with the problem, if the settings for TLS are not understood.
     pub(in crate::store::redis) fn usual(
         host: &Host,
         info: &ConnectionInfo,
         settings: &RedisSettings,
-    ) -> Result<Self, RedisError> {
-        client(info.clone(), settings)?;
-        let (host, settings) = (host.clone(), settings.clone());
+    ) -> Result<Self, String> {
+        let transport = Arc::new(Transport::new(host, info.addr(), settings)?);
         Ok(Self::new(move |info, config| {
-            let client = client(info.set_tcp_settings(tcp()), &settings);
-            let config = config.set_dns_resolver(Resolver(host.clone()));
-            async move { client?.get_multiplexed_async_connection_with_config(&config).await }
+            let transport = Arc::clone(&transport);
+            async move { transport.log_in(info.addr(), info.redis_settings(), config).await }
         }))
     }
 
@@ -73,82 +77,134 @@ impl Dial {
         })
     }
 
-    /// Makes a connection.
+    /// Makes a connection. A panic is an error: it would end the task that asks.
     pub(in crate::store::redis) async fn dial(
         &self,
         info: &ConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, RedisError> {
-        (self.0)(info.clone(), config).await
+        let dialled = caught(async move { (self.0)(info.clone(), config).await });
+        dialled
+            .await
+            .unwrap_or_else(|panic| Err(Reason::panicked(&panic).into()))
     }
 }
 
-/// Looks names up on the lock thread: tokio does so by a blocking call, and the runtime of a connection
-/// may have no thread left for it, or only threads that wait for a lock themselves.
-struct Resolver(Host);
+/// Makes connections over TCP, TLS and Unix sockets.
+struct Transport {
+    host: Host,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
+}
 
-impl AsyncDNSResolver for Resolver {
-    fn resolve<'a, 'b: 'a>(
-        &'a self,
-        host: &'b str,
-        port: u16,
-    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
-        Box::pin(async move {
-            let found = match host.parse::<IpAddr>() {
-                Ok(address) => vec![SocketAddr::new(address, port)],
-                Err(_) => self.look_up(host.to_owned(), port).await?,
-            };
-            Ok(Box::new(found.into_iter()) as _)
+impl Transport {
+    /// Creates one for servers like that at `addr`.
+    fn new(host: &Host, addr: &ConnectionAddr, settings: &RedisSettings) -> Result<Self, String> {
+        if let ConnectionAddr::TcpTls { insecure: true, .. } = addr {
+            return Err(format!("`insecure` has no effect: {}", url::ALWAYS_CHECKED));
+        }
+        let is_tls = matches!(addr, ConnectionAddr::TcpTls { .. });
+        #[cfg(not(feature = "tls"))]
+        if is_tls {
+            let _ = settings;
+            return Err(url::NEEDS_TLS.to_owned());
+        }
+        Ok(Self {
+            host: host.clone(),
+            #[cfg(feature = "tls")]
+            tls: is_tls.then(|| Tls::new(settings)).transpose()?,
         })
     }
-}
 
-impl Resolver {
-    async fn look_up(&self, host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    /// Connects, and lets `redis` send what begins a connection with these settings.
+    async fn log_in(
+        &self,
+        addr: &ConnectionAddr,
+        redis: &RedisConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        match addr {
+            ConnectionAddr::Tcp(host, port) => {
+                let stream = self.tcp(host, *port).await?;
+                self.begin(stream, redis, config).await
+            }
+            #[cfg(feature = "tls")]
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                let Some(tls) = &self.tls else {
+                    return Err((
+                        ErrorKind::InvalidClientConfig,
+                        "this address has TLS, and the first one has not",
+                    )
+                        .into());
+                };
+                let stream = tls.connect(host, self.tcp(host, *port).await?).await?;
+                self.begin(stream, redis, config).await
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => {
+                let stream = tokio::net::UnixStream::connect(path).await?;
+                self.begin(stream, redis, config).await
+            }
+            _ => Err((ErrorKind::InvalidClientConfig, "this kind of address is not supported").into()),
+        }
+    }
+
+    /// Connects to the first of a host's addresses that answers.
+    async fn tcp(&self, host: &str, port: u16) -> Result<TcpStream, RedisError> {
+        let found = self.look_up(host, port).await?;
+        let tries: Vec<_> = found.into_iter().map(|address| Box::pin(tcp_at(address))).collect();
+        if tries.is_empty() {
+            return Err(io::Error::other(format!("`{host}` has no address")).into());
+        }
+        Ok(select_ok(tries).await?.0)
+    }
+
+    /// Returns the addresses of a host. The lock thread looks a name up: tokio does so by a blocking call,
+    /// and the runtime of a connection may have no thread left for it, or only some that wait for a lock
+    /// themselves.
+    async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let host = host.to_owned();
         let (answer, answered) = oneshot::channel();
-        self.0.spawn(async move {
-            let found = tokio::net::lookup_host((host, port)).await;
+        self.host.spawn(async move {
+            let found = lookup_host((host, port)).await;
             drop(answer.send(found.map(Iterator::collect)));
         })?;
         answered
             .await
             .unwrap_or_else(|_| Err(io::Error::other("the lock thread has ended")))
     }
+
+    async fn begin<S>(
+        &self,
+        stream: S,
+        redis: &RedisConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, RedisError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (connection, driver) = MultiplexedConnection::new_with_config(redis, stream, config).await?;
+        // Ends with the last clone of the connection.
+        drop(self.host.spawn_here(driver));
+        Ok(connection)
+    }
 }
 
-/// Returns settings for small urgent commands that also detect a peer that vanished silently.
-fn tcp() -> TcpSettings {
-    let keepalive = socket2::TcpKeepalive::new()
+/// Connects with settings for small urgent commands that also detect a peer that vanished silently.
+async fn tcp_at(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(10))
         .with_interval(Duration::from_secs(5));
-    let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-    #[cfg(target_os = "linux")]
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_keepalive(&keepalive)?;
     // The releaser relies on this: the system gives the connection up after this long without an
     // acknowledgement.
-    let settings = settings.set_user_timeout(Duration::from_secs(3));
-    settings
-}
-
-#[cfg(not(feature = "tls"))]
-fn client(info: ConnectionInfo, _: &RedisSettings) -> Result<Client, RedisError> {
-    Client::open(info)
-}
-
-#[cfg(feature = "tls")]
-fn client(info: ConnectionInfo, settings: &RedisSettings) -> Result<Client, RedisError> {
-    if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
-        return Client::open(info);
-    }
-    let client_tls = settings.client_certificate.clone();
-    let client_tls = client_tls.map(|(client_cert, client_key)| redis::ClientTlsConfig {
-        client_cert,
-        client_key,
-    });
-    Client::build_with_tls(
-        info,
-        redis::TlsCertificates {
-            client_tls,
-            root_cert: settings.root_certificate.clone(),
-        },
-    )
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(Duration::from_secs(3)))?;
+    Ok(stream)
 }

@@ -1,8 +1,9 @@
 //! Classifies a server's errors by two questions: can another try succeed, and may the command have
 //! been carried out?
 
+use std::borrow::Cow;
 use std::error::Error;
-use std::fmt;
+use std::{fmt, io};
 
 use redis::{ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
 
@@ -43,6 +44,93 @@ fn inside_script<'a>(code: &str, detail: &'a str) -> Option<&'a str> {
 const LOG_IN: &str = "give a valid user and password in the URL, `redis://user:password@host:port`";
 
 const OF_CLUSTER: &str = "give the URL of the cluster, `redis+cluster://host,host`";
+
+/// The reason why no connection was made, where this process knows it better than the system. It
+/// travels in a [`RedisError`], where [`sort`] finds it.
+#[derive(Clone, Debug)]
+pub(super) struct Reason {
+    text: Cow<'static, str>,
+    advice: &'static str,
+    pub(super) kind: ReasonKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReasonKind {
+    /// Another try is of no use until something is changed.
+    Lasting,
+    /// Something panicked while the connection was made.
+    Panicked,
+}
+
+impl Reason {
+    fn new(kind: ReasonKind, text: impl Into<Cow<'static, str>>, advice: &'static str) -> Self {
+        let text = text.into();
+        Self { text, advice, kind }
+    }
+
+    pub(super) fn lasting(text: impl Into<Cow<'static, str>>, advice: &'static str) -> Self {
+        Self::new(ReasonKind::Lasting, text, advice)
+    }
+
+    pub(super) fn panicked(message: &str) -> Self {
+        Self::new(
+            ReasonKind::Panicked,
+            format!("connecting panicked: {message}"),
+            "mend what the panic names; if that is not in your code, report it",
+        )
+    }
+
+    /// Returns the reason that is the cause of an error.
+    pub(super) fn of(error: &RedisError) -> Option<&Self> {
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            if let Some(reason) = error.downcast_ref() {
+                return Some(reason);
+            }
+            cause = error.source();
+        }
+        None
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Error for Reason {}
+
+/// Has its reason as its source, since an `io::Error` tells the source of what it contains, and not
+/// what that is.
+#[derive(Debug)]
+struct Carried(Reason);
+
+impl fmt::Display for Carried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Carried {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+impl From<Reason> for RedisError {
+    fn from(reason: Reason) -> Self {
+        io::Error::other(Carried(reason)).into()
+    }
+}
+
+/// Returns `true` if making a connection has panicked.
+pub(super) fn has_panicked(error: &StoreError) -> bool {
+    let cause: &(dyn Error + 'static) = error.cause();
+    cause
+        .downcast_ref::<Reason>()
+        .is_some_and(|reason| reason.kind == ReasonKind::Panicked)
+}
 
 /// What a node of a cluster answers about keys that it does not serve, or not all of them. The
 /// command was not carried out.
@@ -164,6 +252,9 @@ pub(in crate::store::redis) fn readable(error: &RedisError) -> String {
 
 /// Classifies an error. `sent` is `true` if the command may have reached the server.
 pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreError {
+    if let Some(reason) = Reason::of(error) {
+        return StoreError::permanent(reason.clone()).advise(reason.advice);
+    }
     match error.kind() {
         ErrorKind::Server(_) | ErrorKind::Extension => {
             let code = code(error).unwrap_or_default();
@@ -294,6 +385,23 @@ mod tests {
             assert_eq!(error.effect(), Effect::None, "{answer}");
             assert_eq!(redirect(&error.into_unknown()), expected.as_ref(), "{answer}");
         }
+    }
+
+    #[test]
+    fn a_reason_survives_its_way_through_a_redis_error() {
+        let error = sort(&Reason::lasting("not now", "wait").into(), false);
+        assert_eq!(error.to_string(), "not now; wait");
+        assert_eq!((error.is_permanent(), error.effect()), (true, Effect::None));
+        assert!(!has_panicked(&error));
+        let error = sort(&Reason::panicked("index out of bounds").into(), false);
+        assert!(has_panicked(&error) && error.is_permanent());
+        assert!(
+            error
+                .to_string()
+                .starts_with("connecting panicked: index out of bounds; mend"),
+            "{error}"
+        );
+        assert!(Reason::of(&io::Error::other("x").into()).is_none());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::failure;
 use super::handshake;
 use super::slot::WeakSlot;
 use crate::host::{Host, Timer};
@@ -52,6 +53,12 @@ pub(super) async fn keep_up(host: Host, mut slot: WeakSlot, response: Duration) 
                     live.end(up.number, true);
                     pause = Duration::ZERO;
                 }
+                true
+            }
+            // Another try would panic again. A call that asks is told so.
+            Err(error) if failure::has_panicked(&error) => {
+                drop((live, up));
+                slot.made().await;
                 true
             }
             Err(error) => {

@@ -12,6 +12,8 @@ mod place;
 mod released;
 mod runtime_connections;
 mod slot;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub(in crate::store::redis) use batcher::{Release, Reply, Report, What};
 pub(in crate::store::redis) use eval::{eval, eval_about};

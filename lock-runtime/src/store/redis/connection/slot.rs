@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::batcher::{self, Release, Reply, Sender, What};
 use super::dial::Dial;
-use super::failure;
+use super::failure::{self, Reason};
 use super::handshake::{self, Mode};
 use super::health::Board;
 use super::idle;
@@ -238,6 +238,13 @@ impl WeakSlot {
     /// Returns the slot, or `None` if it is gone.
     pub(super) fn upgrade(&self) -> Option<ConnectionSlot> {
         self.slot.upgrade().map(ConnectionSlot::from)
+    }
+
+    /// Completes once a call has made the connection, or the slot is gone.
+    ///
+    /// Cancel safe.
+    pub(super) async fn made(&mut self) {
+        drop(self.state.wait_for(|state| matches!(state, State::Up(_))).await);
     }
 
     /// Completes once the slot is gone.
@@ -1110,7 +1117,6 @@ impl Redial {
 impl Drop for Redial {
     fn drop(&mut self) {
         let inner = &self.slot.inner;
-        let has_panicked = std::thread::panicking() && inner.home.is_some();
         let is_present = matches!(&self.result, Some(Ok(live)) if self.slot.is_present(live));
         let was_down = inner.was_down.swap(!is_present, Ordering::AcqRel);
         let mut is_up = false;
@@ -1128,16 +1134,24 @@ impl Drop for Redial {
                     State::Up(Arc::new(live))
                 }
                 Some(Ok(_)) => State::Down,
+                // The runtime may have been built without I/O. A caller that waits finds `Down`, and
+                // tries again on the lock thread.
+                Some(Err(error))
+                    if failure::has_panicked(&error)
+                        && inner.home.is_some()
+                        && !inner.unfit.swap(true, Ordering::Relaxed) =>
+                {
+                    inner.is_kept_up.store(false, Ordering::Relaxed);
+                    State::Down
+                }
                 Some(Err(error)) => {
                     inner.server.health.failed(inner.number, Some(&error));
                     State::Failed(error)
                 }
-                // The runtime may have been built without I/O. A caller that waits finds `Down`, and
-                // tries again on the lock thread.
-                None if has_panicked && !inner.unfit.swap(true, Ordering::Relaxed) => {
-                    inner.is_kept_up.store(false, Ordering::Relaxed);
-                    State::Down
-                }
+                None if std::thread::panicking() => State::Failed(failure::sort(
+                    &Reason::panicked("the process's log has the message").into(),
+                    false,
+                )),
                 None => State::Failed(StoreError::transient("the attempt to connect was aborted")),
             };
         });

@@ -37,7 +37,7 @@ impl fmt::Display for View {
 #[derive(Clone, Debug)]
 pub(super) struct Trouble {
     pub(super) text: String,
-    pub(super) advice: Option<&'static str>,
+    pub(super) advice: Option<Box<str>>,
     /// `true` if asking again is of no use until something is changed.
     pub(super) is_permanent: bool,
 }
@@ -432,7 +432,7 @@ impl Agreement {
         } else {
             StoreError::transient(text)
         };
-        let advice = troubles.iter().find_map(|trouble| trouble.advice);
+        let advice = troubles.iter().find_map(|trouble| trouble.advice.as_deref());
         error.advise(
             advice
                 .unwrap_or("see that the sentinels run, and that the addresses are theirs: their usual port is 26379"),

@@ -411,18 +411,20 @@ fn trouble(error: &RedisError) -> Trouble {
             || error.kind() == redis::ErrorKind::AuthenticationFailed;
         let advice = if error.code() == Some("NOPERM") {
             Some(ALLOW)
+        } else if refuses {
+            Some(LOG_IN)
         } else {
-            refuses.then_some(LOG_IN)
+            sorted.own_advice()
         };
         return Trouble {
             text: failure::readable(error),
-            advice,
+            advice: advice.map(Into::into),
             is_permanent: sorted.is_permanent(),
         };
     };
     Trouble {
         text,
-        advice,
+        advice: advice.map(Into::into),
         is_permanent: true,
     }
 }
