@@ -3,5 +3,6 @@
 mod connections;
 mod fencing;
 mod interop;
+mod refusals;
 mod shared;
 mod store;

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError, Value};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::oneshot;
 
-use super::failure::Reason;
+use super::failure::{NEEDS_HELLO, Reason, ReasonKind};
+use super::heard::{self, ReasonOf};
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 use crate::host::{Host, caught};
@@ -61,7 +62,7 @@ impl Dial {
         let transport = Arc::new(Transport::new(host, info.addr(), settings)?);
         Ok(Self::new(move |info, config| {
             let transport = Arc::clone(&transport);
-            async move { transport.log_in(info.addr(), info.redis_settings(), config).await }
+            async move { transport.connect(&info, config).await }
         }))
     }
 
@@ -116,6 +117,23 @@ impl Transport {
         })
     }
 
+    async fn connect(
+        &self,
+        info: &ConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let made = self.log_in(info.addr(), info.redis_settings(), config).await;
+        match &made {
+            Err(error) if Reason::of(error).is_some_and(|reason| reason.kind == ReasonKind::HungUp) => {
+                match self.hangs_up_at_hello(info.addr()).await {
+                    Some(reason) => Err(reason.into()),
+                    None => made,
+                }
+            }
+            _ => made,
+        }
+    }
+
     /// Connects, and lets `redis` send what begins a connection with these settings.
     async fn log_in(
         &self,
@@ -126,7 +144,7 @@ impl Transport {
         match addr {
             ConnectionAddr::Tcp(host, port) => {
                 let stream = self.tcp(host, *port).await?;
-                self.begin(stream, redis, config).await
+                self.begin(stream, |_| None, redis, config).await
             }
             #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
@@ -138,12 +156,12 @@ impl Transport {
                         .into());
                 };
                 let stream = tls.connect(host, self.tcp(host, *port).await?).await?;
-                self.begin(stream, redis, config).await
+                self.begin(stream, |_| None, redis, config).await
             }
             #[cfg(unix)]
             ConnectionAddr::Unix(path) => {
                 let stream = tokio::net::UnixStream::connect(path).await?;
-                self.begin(stream, redis, config).await
+                self.begin(stream, |_| None, redis, config).await
             }
             _ => Err((ErrorKind::InvalidClientConfig, "this kind of address is not supported").into()),
         }
@@ -151,10 +169,16 @@ impl Transport {
 
     /// Connects to the first of a host's addresses that answers.
     async fn tcp(&self, host: &str, port: u16) -> Result<TcpStream, RedisError> {
-        let found = self.look_up(host, port).await?;
+        let found = self.look_up(host, port).await.map_err(|error| {
+            Reason::passing(
+                format!("the address of `{host}` was not found: {error}"),
+                "check the host in the URL and the name servers (DNS), then try again",
+            )
+        })?;
         let tries: Vec<_> = found.into_iter().map(|address| Box::pin(tcp_at(address))).collect();
         if tries.is_empty() {
-            return Err(io::Error::other(format!("`{host}` has no address")).into());
+            let text = format!("`{host}` has no address");
+            return Err(Reason::passing(text, "check the host in the URL, then try again").into());
         }
         Ok(select_ok(tries).await?.0)
     }
@@ -180,16 +204,48 @@ impl Transport {
     async fn begin<S>(
         &self,
         stream: S,
+        reason_of: ReasonOf,
         redis: &RedisConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, RedisError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (connection, driver) = MultiplexedConnection::new_with_config(redis, stream, config).await?;
-        // Ends with the last clone of the connection.
-        drop(self.host.spawn_here(driver));
-        Ok(connection)
+        let (stream, heard) = heard::listen(stream, reason_of);
+        match MultiplexedConnection::new_with_config(redis, stream, config).await {
+            Ok((connection, driver)) => {
+                // Ends with the last clone of the connection.
+                drop(self.host.spawn_here(driver));
+                Ok(connection)
+            }
+            Err(error) => Err(heard.explain(error)),
+        }
+    }
+
+    /// Asks what has closed a connection without a word for something that clients of every age ask, and
+    /// then for `HELLO`. Returns a reason if it closes the connection at `HELLO` only: a server that is about
+    /// to end, or a balancer without one, closes it at both.
+    async fn hangs_up_at_hello(&self, addr: &ConnectionAddr) -> Option<Reason> {
+        // With these, `redis` sends nothing by itself.
+        let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let mut connection = self.log_in(addr, &bare, config).await.ok()?;
+        match redis::cmd("PING").query_async::<Value>(&mut connection).await {
+            Ok(_) => {}
+            Err(error) if matches!(error.code(), Some("NOAUTH" | "NOPERM")) => {}
+            Err(_) => return None,
+        }
+        let hello = redis::cmd("HELLO").arg(3).query_async::<Value>(&mut connection).await;
+        let has_hung_up = hello.is_err_and(|error| error.is_connection_dropped());
+        has_hung_up.then(|| {
+            Reason::lasting(
+                "what answers at this address closes the connection at `HELLO 3`, as a proxy does that knows the commands of older \
+                 clients only",
+                NEEDS_HELLO,
+            )
+        })
     }
 }
 

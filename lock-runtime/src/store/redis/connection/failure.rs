@@ -45,6 +45,14 @@ const LOG_IN: &str = "give a valid user and password in the URL, `redis://user:p
 
 const OF_CLUSTER: &str = "give the URL of the cluster, `redis+cluster://host,host`";
 
+/// The advice for what does not know `HELLO`.
+pub(super) const NEEDS_HELLO: &str =
+    "give the URL of the server itself, of Redis 6 or later, or let the proxy before it pass `HELLO 3` on";
+
+/// The advice for what hangs up, after which another try may succeed.
+const LOOK_THERE: &str = "check that a server is up behind this address, that its log names no other reason, and that the URL begins with \
+                          `rediss://` if it takes TLS only, then try again";
+
 /// The reason why no connection was made, where this process knows it better than the system. It
 /// travels in a [`RedisError`], where [`sort`] finds it.
 #[derive(Clone, Debug)]
@@ -56,6 +64,10 @@ pub(super) struct Reason {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReasonKind {
+    /// Another try may succeed.
+    Passing,
+    /// The server, or what is in its place, has closed the connection without a word.
+    HungUp,
     /// Another try is of no use until something is changed.
     Lasting,
     /// Something panicked while the connection was made.
@@ -68,8 +80,18 @@ impl Reason {
         Self { text, advice, kind }
     }
 
+    pub(super) fn passing(text: impl Into<Cow<'static, str>>, advice: &'static str) -> Self {
+        Self::new(ReasonKind::Passing, text, advice)
+    }
+
     pub(super) fn lasting(text: impl Into<Cow<'static, str>>, advice: &'static str) -> Self {
         Self::new(ReasonKind::Lasting, text, advice)
+    }
+
+    /// Returns the reason for an error behind which nothing was heard.
+    pub(super) fn hung_up(error: &RedisError) -> Self {
+        let text = format!("the server closed the connection without an answer: {error}");
+        Self::new(ReasonKind::HungUp, text, LOOK_THERE)
     }
 
     pub(super) fn panicked(message: &str) -> Self {
@@ -225,6 +247,10 @@ fn read_redirect(error: &RedisError) -> Option<Redirect> {
 fn advice(code: &str) -> Option<&'static str> {
     Some(match code {
         "NOAUTH" | "WRONGPASS" => LOG_IN,
+        "DENIED" => {
+            "set a password on the server (`requirepass`) and give it in the URL, `redis://:password@host:port`, or, where only trusted clients \
+             reach the server, start it with `--protected-mode no`"
+        }
         "NOPERM" => "allow the server's user what README lists under \"Permissions\"",
         "OOM" => "give the server more memory, or free some; locks need the maxmemory-policy noeviction",
         "READONLY" => "give the URL of the primary, or wait for the failover to end",
@@ -253,7 +279,11 @@ pub(in crate::store::redis) fn readable(error: &RedisError) -> String {
 /// Classifies an error. `sent` is `true` if the command may have reached the server.
 pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreError {
     if let Some(reason) = Reason::of(error) {
-        return StoreError::permanent(reason.clone()).advise(reason.advice);
+        let error = match reason.kind {
+            ReasonKind::Passing | ReasonKind::HungUp => StoreError::transient(reason.clone()),
+            ReasonKind::Lasting | ReasonKind::Panicked => StoreError::permanent(reason.clone()),
+        };
+        return error.advise(reason.advice);
     }
     match error.kind() {
         ErrorKind::Server(_) | ErrorKind::Extension => {
@@ -266,6 +296,8 @@ pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreErro
                 .is_some_and(|detail| detail.contains("max number of clients"));
             let advice = if is_full {
                 Some("raise the server's maxclients, or close connections to it")
+            } else if lacks_hello(error) {
+                Some(NEEDS_HELLO)
             } else {
                 advice(code)
             };
@@ -295,11 +327,18 @@ pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreErro
             }
         }
         ErrorKind::AuthenticationFailed => StoreError::permanent(readable(error)).advise(LOG_IN),
-        ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported => StoreError::permanent(readable(error)),
+        ErrorKind::RESP3NotSupported => StoreError::permanent(readable(error)).advise(NEEDS_HELLO),
+        ErrorKind::InvalidClientConfig => StoreError::permanent(readable(error)),
         // As text, since the source of the error has the same text.
         _ if sent => StoreError::unknown(readable(error)),
         _ => StoreError::transient(readable(error)),
     }
+}
+
+/// Returns `true` for the answer of a server, or of a proxy, that does not know `HELLO`.
+fn lacks_hello(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default().to_ascii_lowercase();
+    detail.contains("unknown command") && detail.contains("hello")
 }
 
 /// Returns `true` for an error that only a cluster's node gives: a key is on another node, or the
@@ -389,10 +428,15 @@ mod tests {
 
     #[test]
     fn a_reason_survives_its_way_through_a_redis_error() {
-        let error = sort(&Reason::lasting("not now", "wait").into(), false);
-        assert_eq!(error.to_string(), "not now; wait");
-        assert_eq!((error.is_permanent(), error.effect()), (true, Effect::None));
-        assert!(!has_panicked(&error));
+        for (reason, is_permanent) in [
+            (Reason::passing("not now", "wait, then try again"), false),
+            (Reason::lasting("not now", "wait, then try again"), true),
+        ] {
+            let error = sort(&reason.into(), false);
+            assert_eq!(error.to_string(), "not now; wait, then try again");
+            assert_eq!((error.is_permanent(), error.effect()), (is_permanent, Effect::None));
+            assert!(!has_panicked(&error));
+        }
         let error = sort(&Reason::panicked("index out of bounds").into(), false);
         assert!(has_panicked(&error) && error.is_permanent());
         assert!(
@@ -469,6 +513,18 @@ mod tests {
             (
                 "CLUSTERDOWN Hash slot not served",
                 "CLUSTERDOWN Hash slot not served; wait until the cluster serves all its slots again, or see what `CLUSTER INFO` tells"
+                    .to_owned(),
+            ),
+            (
+                "DENIED Redis is running in protected mode",
+                "DENIED Redis is running in protected mode; set a password on the server (`requirepass`) and give it in the URL, \
+                 `redis://:password@host:port`, or, where only trusted clients reach the server, start it with `--protected-mode no`"
+                    .to_owned(),
+            ),
+            (
+                "ERR unknown command 'HELLO'",
+                "ERR unknown command 'HELLO'; give the URL of the server itself, of Redis 6 or later, or let the proxy before it pass \
+                 `HELLO 3` on"
                     .to_owned(),
             ),
             (

@@ -7,6 +7,7 @@ mod eval;
 pub(in crate::store::redis) mod failure;
 mod handshake;
 mod health;
+mod heard;
 mod idle;
 mod place;
 mod released;
