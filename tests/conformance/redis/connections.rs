@@ -67,6 +67,47 @@ async fn a_lock_over_tls_needs_no_cryptography_of_the_process_and_sets_none() {
 }
 
 #[tokio::test]
+async fn a_certificate_that_proves_nothing_is_told_at_once_with_what_to_do() {
+    let trusted = "`LockManagerBuilder::root_certificate`";
+    for (certificate, says) in [
+        (Certificate::Expired, ["has expired", "renew the server's certificate"]),
+        (Certificate::Early, ["is not valid yet", "clock"]),
+        (Certificate::WrongName, ["for another name", "elsewhere.test"]),
+        (Certificate::Stranger, ["an authority that is not trusted", trusted]),
+        (Certificate::ItsOwnAuthority, ["that of an authority", "CA:FALSE"]),
+    ] {
+        let server = Server::builder().tls(certificate).start();
+        is_told_at_once(trusting(&server), &says).await;
+    }
+    let server = Server::builder().tls(Certificate::Valid).start();
+    is_told_at_once(
+        unhurried(&server.url()),
+        &["an authority that is not trusted", "trust store"],
+    )
+    .await;
+}
+
+/// The error says this, and a call does not wait for it to pass.
+async fn is_told_at_once(manager: LockManagerBuilder, says: &[&str]) {
+    let manager = manager.build().unwrap();
+    let check = chain(&manager.check_connection().await.unwrap_err());
+    let request = manager.lock("k").lease(LEASE).wait(PATIENCE * 2);
+    let error = request.acquire().await.unwrap_err();
+    for text in [check, chain(&error)] {
+        for says in says {
+            assert!(text.contains(says), "{text} does not say: {says}");
+        }
+        assert!(!text.contains("check that the store is up"), "{text}");
+    }
+    assert!(
+        matches!(error, LockError::Store { ref source, .. } if source.is_permanent()),
+        "{error:?}"
+    );
+    assert!(!error.is_retryable());
+    manager.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_server_that_cannot_prove_who_it_is_gets_no_command() {
     let bad = [
         (Certificate::Expired, ["Expired", "expired"]),

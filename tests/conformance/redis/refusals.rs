@@ -220,7 +220,7 @@ async fn something_else_than_a_server_is_named_as_such() {
 }
 
 #[tokio::test]
-async fn plain_text_to_tls_is_named_as_such() {
+async fn plain_text_to_tls_and_tls_to_plain_text_are_named_as_such() {
     let server = Server::builder().tls(Certificate::Valid).start();
     let plain = server.url().replace("rediss://", "redis://");
     says(
@@ -235,6 +235,17 @@ async fn plain_text_to_tls_is_named_as_such() {
         drop(stream.write_all(b"\x15\x03\x01\0\x02\x02\x46"));
     });
     says(at(address), true, &["the server speaks TLS", "rediss://"]).await;
+
+    let address = listener(|mut stream| {
+        read(&mut stream);
+        drop(stream.write_all(b"-ERR unknown command\r\n"));
+    });
+    says(
+        unhurried(&format!("rediss://{address}")),
+        true,
+        &["does not speak TLS", "redis://"],
+    )
+    .await;
 }
 
 /// It may appear, as the names of containers do.

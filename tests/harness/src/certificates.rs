@@ -16,10 +16,14 @@ pub enum Certificate {
     Valid,
     /// As [`Certificate::Valid`], but its time is over.
     Expired,
+    /// As [`Certificate::Valid`], but its time has not begun.
+    Early,
     /// As [`Certificate::Valid`], but for another host.
     WrongName,
     /// For the right host, by an authority that nobody trusts.
     Stranger,
+    /// For the right host, signed by itself, and an authority, as `openssl req -x509` makes one. Its clients trust it.
+    ItsOwnAuthority,
 }
 
 /// The PEM files a server needs, and the authority its clients are to trust.
@@ -34,16 +38,27 @@ pub struct Files {
 }
 
 impl Certificate {
-    const ALL: [Self; 4] = [Self::Valid, Self::Expired, Self::WrongName, Self::Stranger];
+    const ALL: [Self; 6] = [
+        Self::Valid,
+        Self::Expired,
+        Self::Early,
+        Self::WrongName,
+        Self::Stranger,
+        Self::ItsOwnAuthority,
+    ];
 
     /// The files of this certificate. They are made once per test process and stay until it ends.
     #[must_use]
     pub fn files(self) -> Files {
         let folder = folder();
+        let authority = match self {
+            Self::ItsOwnAuthority => format!("{self:?}.pem"),
+            _ => "authority.pem".to_owned(),
+        };
         Files {
             certificate: folder.join(format!("{self:?}.pem")),
             key: folder.join(format!("{self:?}.key")),
-            authority: folder.join("authority.pem"),
+            authority: folder.join(authority),
         }
     }
 }
@@ -78,12 +93,21 @@ fn write_all(folder: &Path) -> Result<(), Error> {
         if certificate == Certificate::Expired {
             params.not_after = date_time_ymd(2020, 2, 1);
         }
+        if certificate == Certificate::Early {
+            params.not_before = date_time_ymd(2049, 12, 1);
+        }
         let issuer = match certificate {
             Certificate::Stranger => &strangers_authority,
             _ => &authority,
         };
         let key = KeyPair::generate()?;
-        write(format!("{certificate:?}.pem"), &params.signed_by(&key, issuer)?.pem());
+        let signed = if certificate == Certificate::ItsOwnAuthority {
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.self_signed(&key)?
+        } else {
+            params.signed_by(&key, issuer)?
+        };
+        write(format!("{certificate:?}.pem"), &signed.pem());
         write(format!("{certificate:?}.key"), &key.serialize_pem());
     }
     Ok(())

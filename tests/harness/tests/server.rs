@@ -212,8 +212,10 @@ fn each_bad_certificate_is_refused_for_its_reason() {
     choose_cryptography();
     for (certificate, reason) in [
         (Certificate::Expired, "expired"),
+        (Certificate::Early, "not valid yet"),
         (Certificate::WrongName, "name"),
         (Certificate::Stranger, "unknownissuer"),
+        (Certificate::ItsOwnAuthority, "causedasendentity"),
     ] {
         let server = Server::builder().tls(certificate).start();
         let root_cert = Some(std::fs::read(server.tls_files().authority).unwrap());

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::failure::{NEEDS_HELLO, Reason, ReasonKind};
 use super::heard::{self, ReasonOf};
 #[cfg(feature = "tls")]
-use super::tls::Tls;
+use super::tls::{self, Tls};
 use crate::host::{Host, caught};
 use crate::store::health::ServerRole;
 use crate::store::redis::credentials::Provider;
@@ -156,7 +156,7 @@ impl Transport {
                         .into());
                 };
                 let stream = tls.connect(host, self.tcp(host, *port).await?).await?;
-                self.begin(stream, |_| None, redis, config).await
+                self.begin(stream, tls::reason, redis, config).await
             }
             #[cfg(unix)]
             ConnectionAddr::Unix(path) => {

@@ -3,8 +3,9 @@
 use std::future::pending;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use redis::ConnectionInfo;
+use redis::{ConnectionAddr, ConnectionInfo};
 use tokio::sync::watch;
 
 use crate::store::StoreError;
@@ -76,6 +77,20 @@ impl Place {
                 News::Found(_) | News::Unasked => None,
             },
             Self::Fixed(_) | Self::Node { .. } => None,
+        }
+    }
+
+    /// Returns the error for a server that has not answered in time.
+    pub(super) fn no_connection_within(&self, limit: Duration) -> StoreError {
+        let error = StoreError::transient(format!("no connection within {limit:?}"));
+        match self {
+            // A server without TLS waits for the rest of what it takes for a command.
+            Self::Fixed(info) | Self::Node { info, .. } if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => {
+                error.advise(
+                    "check that the store is up and reachable, and that it speaks TLS at this port, then try again",
+                )
+            }
+            _ => error,
         }
     }
 

@@ -1106,8 +1106,7 @@ impl Redial {
                 None => {
                     let place = &self.slot.inner.server.place;
                     place.ask_again();
-                    let late = || StoreError::transient(format!("no connection within {limit:?}"));
-                    break Err(place.failure().unwrap_or_else(late));
+                    break Err(place.failure().unwrap_or_else(|| place.no_connection_within(limit)));
                 }
             }
         });

@@ -1,18 +1,22 @@
 //! TLS, by rustls.
 
+use std::io;
 use std::sync::Arc;
 
 use redis::RedisError;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{AlertDescription, CertificateError, ClientConfig, Error, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::failure::Reason;
 use crate::store::redis::settings::RedisSettings;
+
+const CLIENT_CERTIFICATE: &str =
+    "give a certificate that the server accepts by `LockManagerBuilder::client_certificate`";
 
 /// Makes TLS of TCP connections.
 #[derive(Clone)]
@@ -56,7 +60,19 @@ impl Tls {
                 "give the server's host name or address in the URL",
             )
         })?;
-        Ok(self.0.connect(name, stream).await?)
+        let made = self.0.connect(name, stream).await;
+        made.map_err(|error| match (reason(&error), error.kind()) {
+            (Some(reason), _) => reason.into(),
+            (None, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
+                Reason::passing(
+                    format!("the connection was closed in the handshake of TLS: {error}"),
+                    "check that a server is up behind this address, that it speaks TLS at this port, and that it takes more clients \
+                     (maxclients), then try again",
+                )
+                .into()
+            }
+            (None, _) => error.into(),
+        })
     }
 }
 
@@ -96,4 +112,190 @@ fn of_the_system() -> RootCertStore {
         );
     }
     roots
+}
+
+/// Returns the reason for an error of TLS that another try does not cure.
+pub(super) fn reason(error: &io::Error) -> Option<Reason> {
+    explain(error.get_ref()?.downcast_ref()?)
+}
+
+fn explain(error: &Error) -> Option<Reason> {
+    let (text, advice) = match error {
+        Error::InvalidCertificate(problem) => certificate(problem),
+        Error::NoCertificatesPresented => ("the server shows no certificate", "give the server a certificate"),
+        Error::AlertReceived(alert) => alerted(*alert)?,
+        Error::InvalidMessage(_) => (
+            "the server does not speak TLS at this port",
+            "give `redis://` in the URL, or the port at which the server speaks TLS",
+        ),
+        Error::PeerIncompatible(_) => (
+            "the server and this process have no version or kind of encryption of TLS in common",
+            "let the server offer TLS 1.2 or 1.3 with the usual ciphers",
+        ),
+        _ => return None,
+    };
+    Some(Reason::lasting(format!("{text}: {error}"), advice))
+}
+
+fn certificate(problem: &CertificateError) -> (&'static str, &'static str) {
+    match problem {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => (
+            "the server's certificate has expired",
+            "renew the server's certificate, or set this machine's clock",
+        ),
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => (
+            "the server's certificate is not valid yet",
+            "set this machine's clock, or wait until the certificate is valid",
+        ),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => (
+            "the server's certificate is for another name",
+            "give a name in the URL that the certificate has, or give the server a certificate with this name (subjectAltName)",
+        ),
+        CertificateError::UnknownIssuer => (
+            "the server's certificate is of an authority that is not trusted",
+            "give that authority's certificate by `LockManagerBuilder::root_certificate`, or, without this setting, add it to the system's \
+             trust store",
+        ),
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => (
+            "the server's certificate is that of an authority, as `openssl req -x509` makes it, and no server's",
+            "let an authority sign a certificate for the server, or make it with `-addext basicConstraints=critical,CA:FALSE`, and give the \
+             signing one by `LockManagerBuilder::root_certificate`",
+        ),
+        CertificateError::Revoked => (
+            "the server's certificate has been revoked",
+            "give the server a new certificate",
+        ),
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => (
+            "the server's certificate is not one for servers",
+            "give the server a certificate whose extendedKeyUsage has serverAuth",
+        ),
+        _ => (
+            "the server's certificate is not accepted",
+            "give the server a certificate that rustls accepts (X.509 version 3, with a subjectAltName), of an authority given by \
+             `LockManagerBuilder::root_certificate` or trusted by the system",
+        ),
+    }
+}
+
+/// Returns what an alert of the server means, if another try does not cure it.
+fn alerted(alert: AlertDescription) -> Option<(&'static str, &'static str)> {
+    Some(match alert {
+        AlertDescription::CertificateRequired => ("the server asks for a client's certificate", CLIENT_CERTIFICATE),
+        AlertDescription::BadCertificate
+        | AlertDescription::UnsupportedCertificate
+        | AlertDescription::CertificateRevoked
+        | AlertDescription::CertificateExpired
+        | AlertDescription::CertificateUnknown
+        | AlertDescription::UnknownCA
+        | AlertDescription::DecryptError
+        | AlertDescription::AccessDenied => (
+            "the server does not accept this client's certificate",
+            CLIENT_CERTIFICATE,
+        ),
+        AlertDescription::HandshakeFailure
+        | AlertDescription::ProtocolVersion
+        | AlertDescription::InsufficientSecurity => (
+            "the server refuses the handshake of TLS",
+            "let the server offer TLS 1.2 or 1.3 with the usual ciphers, and if it asks for a client's certificate, give one by \
+             `LockManagerBuilder::client_certificate`",
+        ),
+        AlertDescription::UnrecognisedName => (
+            "the server has no certificate for this name",
+            "give a name in the URL that the server's certificate has",
+        ),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{OtherError, PeerIncompatible};
+
+    use super::*;
+    use crate::store::redis::connection::failure;
+
+    /// Returns the error as a caller sees it, out of an error of a stream.
+    fn told(error: Error) -> (String, bool) {
+        let io = io::Error::new(io::ErrorKind::InvalidData, error);
+        let error = reason(&io).map_or_else(|| io.into(), RedisError::from);
+        let error = failure::sort(&error, false);
+        (error.to_string(), error.is_permanent())
+    }
+
+    #[test]
+    fn every_error_of_a_certificate_lasts_and_says_what_to_do() {
+        let invalid = Error::InvalidCertificate;
+        let own_authority: Box<dyn std::error::Error + Send + Sync> = "CaUsedAsEndEntity".into();
+        for (error, says) in [
+            (
+                invalid(CertificateError::Expired),
+                "has expired; renew the server's certificate",
+            ),
+            (
+                invalid(CertificateError::NotValidYet),
+                "is not valid yet; set this machine's clock",
+            ),
+            (
+                invalid(CertificateError::NotValidForName),
+                "is for another name; give a name in the URL",
+            ),
+            (
+                invalid(CertificateError::UnknownIssuer),
+                "of an authority that is not trusted; give that authority's certificate by `LockManagerBuilder::root_certificate`",
+            ),
+            (
+                invalid(CertificateError::Other(OtherError(own_authority.into()))),
+                "that of an authority, as `openssl req -x509` makes it, and no server's; let an authority sign",
+            ),
+            (
+                invalid(CertificateError::Revoked),
+                "has been revoked; give the server a new certificate",
+            ),
+            (
+                invalid(CertificateError::InvalidPurpose),
+                "is not one for servers; give",
+            ),
+            (
+                invalid(CertificateError::BadEncoding),
+                "is not accepted; give the server a certificate",
+            ),
+            (
+                invalid(CertificateError::BadSignature),
+                "is not accepted; give the server a certificate",
+            ),
+            (
+                Error::NoCertificatesPresented,
+                "shows no certificate; give the server a certificate",
+            ),
+            (
+                Error::AlertReceived(AlertDescription::CertificateRequired),
+                "asks for a client's certificate; give a certificate that the server accepts",
+            ),
+            (
+                Error::AlertReceived(AlertDescription::UnknownCA),
+                "does not accept this client's certificate; give a certificate that the server accepts",
+            ),
+            (
+                Error::PeerIncompatible(PeerIncompatible::ServerDoesNotSupportTls12Or13),
+                "in common; let the server offer TLS 1.2 or 1.3",
+            ),
+        ] {
+            let words = error.to_string();
+            let (told, is_permanent) = told(error);
+            assert!(told.contains(&words) && is_permanent, "{told}");
+            let told = told.replacen(&format!(": {words}"), "", 1);
+            assert!(told.contains(says), "{told} does not say: {says}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_may_pass_is_tried_again() {
+        for error in [
+            Error::AlertReceived(AlertDescription::InternalError),
+            Error::General("the stream ended".to_owned()),
+        ] {
+            let (told, is_permanent) = told(error);
+            assert!(!is_permanent, "{told}");
+        }
+    }
 }
