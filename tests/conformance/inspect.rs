@@ -313,6 +313,7 @@ async fn the_body_whose_lock_is_taken_away_is_cancelled_at_once_and_the_next_one
         connected(&server).await,
     );
     let body = holds(&holder, LONG);
+    eventually("a holder", || async { operator.inspect(KEY).await.unwrap().is_some() }).await;
     eventually("the lock to be watched", || async {
         server.info("tracking_total_keys") != "0"
     })
