@@ -22,7 +22,7 @@ impl KeyError {
 pub const MAX_KEY_LEN: usize = 1024;
 
 /// The maximum number of keys of one call, so that no script for all of them holds up the server's
-/// other clients for long. *Measured*: a server is busy for some 8 µs for each key that is taken.
+/// other clients for long. *Measured*: one that checks or renews a thousand keys takes 0.6 to 5 ms.
 pub const MAX_KEYS: usize = 1000;
 
 /// The number of keys that a message names before it counts the others.
