@@ -33,7 +33,6 @@ use tokio::sync::Notify;
 use crate::error::{EndCause, LockError, LostReason};
 use crate::hold::tasks::Tasks;
 use crate::host::Moment;
-use crate::stats::Event;
 use crate::store::holder::Holder;
 use crate::store::{FencingToken, LeaveFree, Ownership, Receipt, ReleaseRequest, StoreError};
 
@@ -238,7 +237,10 @@ impl Hold {
         if self.manager.host.is_forked() {
             // In a forked child, the tenure may have been locked by a thread that does not exist
             // here.
-            self.end(EndCause::Lost(LostReason::Forked));
+            let cause = EndCause::Lost(LostReason::Forked);
+            if self.end(cause) {
+                self.log_end(Some(self), cause);
+            }
         } else {
             self.look_at_the_clock();
         }
@@ -246,10 +248,9 @@ impl Hold {
     }
 
     /// Ends the lock for this call. Wakes the body's task, so that the body is dropped, and every
-    /// caller that awaits the loss.
-    fn end(&self, cause: EndCause) {
-        // The first cause is kept.
-        let _ = self.end_cause.set(cause);
+    /// caller that awaits the loss. Returns `false` if it had ended before: the first cause is kept.
+    fn end(&self, cause: EndCause) -> bool {
+        let is_first = self.end_cause.set(cause).is_ok();
         // The next call in line does not wait for a guard whose lock has ended.
         drop(self.leave_place());
         self.runner.wake();
@@ -257,6 +258,7 @@ impl Hold {
         if let Some(tasks) = self.known_tasks() {
             tasks.lose();
         }
+        is_first
     }
 
     /// Returns the tasks of this lock, which are created on first use.
@@ -462,7 +464,7 @@ fn told(held: &Hold, answer: Result<Ownership, StoreError>) -> Result<(), LockEr
             });
         }
     };
-    held.manager.stats.count(Event::Ended(cause));
+    held.report_end(Some(held), cause);
     held.span.record("outcome", Hold::outcome(Some(cause)));
     Err(held.error(cause, true))
 }

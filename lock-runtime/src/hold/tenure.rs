@@ -19,6 +19,7 @@ use crate::hold::plan::Plan;
 use crate::host::{Moment, Timer};
 use crate::key::Keys;
 use crate::stats::Event;
+use crate::store::holder::Holder;
 use crate::store::{Lane, LockMode, RenewRequest};
 
 /// Renews and checks locks, ends those that are lost, and releases those whose calls do not wait.
@@ -106,6 +107,8 @@ struct State {
     /// `true` once the lock is being released: later ends are ignored, since the release finds out
     /// if the lock was still held.
     over: bool,
+    /// `true` once the end was counted and logged.
+    is_reported: bool,
 }
 
 impl fmt::Debug for Tenure {
@@ -270,12 +273,44 @@ impl Tenure {
         let call = state.call.upgrade();
         drop(state);
         if first && call.as_ref().is_none_or(|call| !call.has_ended()) {
-            self.manager.stats.count(Event::Ended(cause));
-            let span = call.as_ref().and_then(|call| call.span.id());
-            tracing::debug!(parent: span, key = &*self.name(), ?cause, "lock ended before its guard");
+            self.report_end(call.as_deref(), cause);
         }
         if let Some(call) = call {
             call.end(cause);
+        }
+    }
+
+    /// Counts and logs an end of the lock before its guard, unless that was done before. `call` is the
+    /// one that holds the lock, if it is not between two calls.
+    pub(super) fn report_end(&self, call: Option<&Hold>, cause: EndCause) {
+        if std::mem::replace(&mut self.state().is_reported, true) {
+            return;
+        }
+        self.manager.stats.count(Event::Ended(cause));
+        self.log_end(call, cause);
+    }
+
+    /// Logs an end of the lock before its guard. Must not be called while a lock is held, since a
+    /// subscriber may use the manager.
+    pub(super) fn log_end(&self, call: Option<&Hold>, cause: EndCause) {
+        let span = call.and_then(|call| call.span.id());
+        let key = &*self.name();
+        let age = self.now().since(self.granted);
+        let holder = call.is_none().then(|| Holder::of(&*self.value));
+        let function = match call {
+            Some(call) => Some(call.options.site.function),
+            None => holder.as_ref().and_then(Holder::function),
+        };
+        match cause {
+            EndCause::Lost(reason) => {
+                tracing::warn!(parent: span, key, %reason, ?age, function, "a lock was lost before its release");
+            }
+            EndCause::Hung => {
+                tracing::warn!(parent: span, key, ?age, function, "a call held its lock up to its limit, and is cancelled");
+            }
+            EndCause::Closed => {
+                tracing::debug!(parent: span, key, ?age, function, "a lock was ended by the shutdown of its manager");
+            }
         }
     }
 

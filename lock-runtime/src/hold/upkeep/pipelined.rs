@@ -259,8 +259,9 @@ impl Sent {
         let held = &self.held;
         if let Err(error) = told(held, answer) {
             held.manager.stats.count(Event::Unconfirmed);
-            tracing::warn!(parent: &held.span, key = &*held.name(), %error, "a release that was not waited for has failed");
+            // A loss has been logged as such.
             if matches!(error, LockError::Store { .. }) {
+                tracing::warn!(parent: &held.span, key = &*held.name(), %error, "a release that was not waited for has failed");
                 release_later(held);
             }
         }

@@ -3,6 +3,8 @@
 
 mod following;
 mod giving_back;
+mod log;
+mod logging;
 mod passing;
 mod releasing;
 mod renewing;
