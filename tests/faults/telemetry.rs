@@ -2,18 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::future::ready;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use lock_runtime::{LockError, current};
-use lock_tests::{PATIENCE, Server, lock_child};
+use lock_runtime::store::{
+    AcquireRequest, Attempt, Fence, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
+};
+use lock_runtime::{LockError, LockManager, current};
+use lock_tests::{PATIENCE, Server, eventually, lock_child};
+use tracing::Level;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing_subscriber::Layer;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::stage::{LONG, connected, stored};
+use crate::stage::{LEASE, LONG, connected, stored};
 
 type Fields = BTreeMap<&'static str, String>;
 
@@ -156,4 +163,135 @@ async fn a_normal_call_logs_nothing_above_debug() {
     assert_eq!(loud, "0", "{}", child.errors());
     // Something was there to be counted.
     assert!(quiet.parse::<u32>().unwrap() > 0);
+}
+
+/// The events of this process at INFO and above, on whichever thread.
+static LOG: Mutex<Vec<(Level, Fields)>> = Mutex::new(Vec::new());
+
+struct Log;
+
+impl<S: tracing::Subscriber> Layer<S> for Log {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::new();
+        event.record(&mut Into(&mut fields));
+        LOG.lock().unwrap().push((*event.metadata().level(), fields));
+    }
+}
+
+/// Collects what is logged from now on.
+fn collect() {
+    static COLLECTS: Once = Once::new();
+    COLLECTS.call_once(|| {
+        let log = tracing_subscriber::registry().with(Log.with_filter(LevelFilter::INFO));
+        tracing::subscriber::set_global_default(log).unwrap();
+    });
+}
+
+/// Returns the events with this value of a field.
+fn logged(field: &str, value: &str) -> Vec<(Level, Fields)> {
+    let log = LOG.lock().unwrap();
+    let with = log
+        .iter()
+        .filter(|(_, fields)| fields.get(field).is_some_and(|text| text == value));
+    with.cloned().collect()
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_the_password_is_told_once_and_when_it_is_over() {
+    collect();
+    let server = Server::builder().password("first").start();
+    let address = server.addr().to_string();
+    let locks = connected(&server.url()).await;
+    let guard = locks.lock("login").lease(LONG).acquire().await.unwrap();
+    server.cmd(&["CONFIG", "SET", "requirepass", "second"]);
+    server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let refusals = || {
+        let refused =
+            |(level, fields): &(Level, Fields)| *level == Level::WARN && fields["error"].contains("WRONGPASS");
+        logged("address", &address)
+            .into_iter()
+            .filter(refused)
+            .collect::<Vec<_>>()
+    };
+    eventually("the refusal to be told", || async { !refusals().is_empty() }).await;
+    for _ in 0..3 {
+        let refused = locks.lock("another").acquire().await;
+        assert!(matches!(refused, Err(LockError::Store { .. })), "{refused:?}");
+    }
+    let told = refusals();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].1["locks"], "1", "{told:?}");
+    assert!(
+        !told[0].1["error"].contains("first"),
+        "the log gives the password away: {told:?}"
+    );
+
+    server.cmd(&["CONFIG", "SET", "requirepass", "first"]);
+    let over = || {
+        logged("address", &address)
+            .into_iter()
+            .filter(|(level, _)| *level == Level::INFO)
+            .count()
+    };
+    eventually("the end to be told", || async { over() > 0 }).await;
+    guard.release().await.unwrap();
+    assert_eq!((over(), refusals().len()), (1, 1));
+}
+
+/// A store whose user may not be allowed to renew locks.
+#[derive(Debug, Default)]
+struct NoRenewals {
+    refuses: AtomicBool,
+}
+
+impl LockStore for NoRenewals {
+    fn acquire<'a>(&'a self, _: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+        Box::pin(ready(Ok(Attempt::Granted { fence: None })))
+    }
+
+    fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
+        Box::pin(ready(if self.refuses.load(Ordering::SeqCst) {
+            Err(StoreError::permanent("NOPERM"))
+        } else {
+            Ok(vec![Ownership::Owned; requests.len()])
+        }))
+    }
+
+    fn release<'a>(&'a self, _: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
+        Box::pin(ready(Ok(Ownership::Owned)))
+    }
+
+    fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
+        Box::pin(ready(Err(StoreError::permanent("no tokens"))))
+    }
+}
+
+#[tokio::test]
+async fn renewals_that_the_store_refuses_are_told_once_and_when_they_are_allowed() {
+    collect();
+    let store = Arc::new(NoRenewals::default());
+    let locks = LockManager::builder("no-renewals")
+        .store(Arc::<NoRenewals>::clone(&store))
+        .build()
+        .unwrap();
+    let levels = || -> Vec<Level> { logged("store", "no-renewals").iter().map(|(level, _)| *level).collect() };
+    store.refuses.store(true, Ordering::SeqCst);
+    let keys = ["first-refused", "second-refused"];
+    let [first, second] = keys.map(|key| locks.lock(key).lease(LEASE).run(std::future::pending::<()>()));
+    let (first, second) = tokio::join!(first, second);
+    assert!(
+        [first, second]
+            .into_iter()
+            .all(|lost| lost.is_err_and(|error| error.is_lost()))
+    );
+    for key in keys {
+        let told = logged("key", key);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(told[0].1["reason"], "the store could not be reached to renew it");
+    }
+    assert_eq!(levels(), [Level::WARN]);
+    store.refuses.store(false, Ordering::SeqCst);
+    let held = locks.lock("renewed").lease(LEASE).acquire().await.unwrap();
+    eventually("a renewal", || async { held.handle().renewals() > 0 }).await;
+    assert_eq!(levels(), [Level::WARN, Level::INFO]);
 }

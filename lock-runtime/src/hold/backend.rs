@@ -1,5 +1,6 @@
 //! The state that all locks of one manager share: the store and its settings.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::hold::margins::Margins;
 use crate::host::{Clock, Host, Moment, Timer, TokioClock};
 use crate::key;
 use crate::stats::Counters;
-use crate::store::{self, LeaveFree, Limited, LockStore, LossReceiver, Ownership, ReleaseRequest, StoreError};
+use crate::store::{self, Lane, LeaveFree, Limited, LockStore, LossReceiver, Ownership, ReleaseRequest, StoreError};
 
 /// The number of response time-outs for which a release waits for earlier ones.
 const PATIENCE: u32 = 10;
@@ -45,6 +46,8 @@ pub(crate) struct Backend {
     pub(crate) back: Notify,
     pub(crate) closed: CancellationToken,
     pub(super) handover: HandoverLimits,
+    /// The lanes whose last renewal or check has failed.
+    failing: Mutex<BTreeMap<Box<[Lane]>, Failing>>,
     /// The conditions on which contended locks are left free now and then.
     pub(crate) leave_free: Option<LeaveFree>,
 }
@@ -87,6 +90,7 @@ impl Backend {
             back: Notify::new(),
             closed: CancellationToken::new(),
             handover,
+            failing: Mutex::default(),
             leave_free: None,
         }
     }
@@ -152,6 +156,55 @@ impl Backend {
         }
         let answer = self.store.release(request);
         store::within(&self.host, timer, self.response_timeout, answer).await
+    }
+}
+
+/// The failures of renewals and checks, logged once until the store answers again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failing {
+    /// For a reason that may pass by itself.
+    Passing,
+    /// The store refuses for a lasting reason, such as a command that its user is not allowed.
+    Refused,
+}
+
+impl Backend {
+    /// Logs that a renewal or check at these lanes has failed. `locks` counts the locks there. Must not be
+    /// called while a lock is held, since a subscriber may use the manager.
+    pub(super) fn has_failed(&self, lanes: Box<[Lane]>, error: &StoreError, locks: impl FnOnce() -> usize) {
+        let failing = if error.is_permanent() {
+            Failing::Refused
+        } else {
+            Failing::Passing
+        };
+        {
+            let mut known = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = known.get(&lanes).copied();
+            if before == Some(Failing::Refused) || before == Some(failing) {
+                return;
+            }
+            known.insert(lanes, failing);
+        }
+        match failing {
+            Failing::Passing => tracing::debug!(%error, "renewal failed, trying again until the deadline"),
+            Failing::Refused => {
+                tracing::warn!(store = %self.url, %error, locks = locks(), "the store refuses to renew locks");
+            }
+        }
+    }
+
+    /// Notes that these lanes have answered a check, or also a renewal, and logs the end of a refusal: a
+    /// store that refuses renewals may permit checks. Must not be called while a lock is held.
+    pub(super) fn has_answered(&self, lanes: &[Lane], has_renewed: bool) {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = failing.get(lanes).copied();
+        if before == Some(Failing::Passing) || has_renewed {
+            failing.remove(lanes);
+        }
+        drop(failing);
+        if before == Some(Failing::Refused) && has_renewed {
+            tracing::info!(store = %self.url, "the store renews locks again");
+        }
     }
 }
 

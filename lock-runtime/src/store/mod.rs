@@ -685,6 +685,41 @@ pub enum LossHint {
     /// Some keys of this lane are in other lanes from now on, whose servers may not have the latest
     /// renewals. [`LockStore::lane`] tells which.
     Relocated(Lane),
+    /// The server of this lane is not reached, or refuses, and another attempt has failed as well. The
+    /// runtime logs it as a warning, with the number of locks that are held there. Reported once per
+    /// outage, and once more when the server turns out to refuse for a lasting reason.
+    Down {
+        /// The lane.
+        lane: Lane,
+        /// The server's address.
+        address: Box<str>,
+        /// The failure of the last attempt.
+        error: Box<str>,
+    },
+    /// The outage that [`Down`](Self::Down) reported is over. The runtime logs it.
+    Up {
+        /// The lane.
+        lane: Lane,
+        /// The server's address, which may be that of another one by now.
+        address: Box<str>,
+        /// The time since the server was last reached.
+        lasted: Duration,
+    },
+}
+
+impl LossHint {
+    /// Returns this hint for another lane.
+    pub(crate) fn in_lane(self, lane: Lane) -> Self {
+        match self {
+            Self::Key(key) => Self::Key(key),
+            Self::All(_) => Self::All(lane),
+            Self::Back(_) => Self::Back(lane),
+            Self::Moved(_) => Self::Moved(lane),
+            Self::Relocated(_) => Self::Relocated(lane),
+            Self::Down { address, error, .. } => Self::Down { lane, address, error },
+            Self::Up { address, lasted, .. } => Self::Up { lane, address, lasted },
+        }
+    }
 }
 
 /// A callback for the outcome of a release that no call waits for. Must not block.

@@ -74,6 +74,20 @@ impl Pace {
         let (pace, backend) = (Arc::clone(self), Weak::clone(backend));
         Arc::new(move |hint| {
             let Some(backend) = backend.upgrade() else { return };
+            match &hint {
+                // In a forked child, the schedule may have been locked by a thread that does not exist here.
+                LossHint::Down { .. } | LossHint::Up { .. } if backend.host.is_forked() => return,
+                LossHint::Down { lane, address, error } => {
+                    let watchdogs = pace.watchdogs();
+                    let held = watchdogs.iter().map(|watchdog| watchdog.count_held(&backend, *lane));
+                    let locks: usize = held.sum();
+                    tracing::warn!(%address, %error, locks, "connections to the store fail");
+                }
+                LossHint::Up { address, lasted, .. } => {
+                    tracing::info!(%address, ?lasted, "connections to the store work again");
+                }
+                _ => {}
+            }
             for watchdog in pace.watchdogs() {
                 watchdog.hint(&backend, &hint);
             }

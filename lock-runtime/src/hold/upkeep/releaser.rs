@@ -255,7 +255,10 @@ impl BackgroundRelease {
             Ok(_) if asked >= self.arrived_by => Told::Done,
             Ok(_) => Told::TooEarly,
             Err(error) => {
-                tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again");
+                // Once for each connection that is tried.
+                if tries < 2 {
+                    tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again");
+                }
                 let was_answered = receipt.connection().is_some() && error.effect() == Effect::None;
                 if error.is_permanent() || was_answered {
                     Told::Refused {

@@ -225,6 +225,11 @@ impl Watchdog {
         self.schedule().next().is_none()
     }
 
+    /// Returns the number of locks that are held at the server of a lane.
+    pub(super) fn count_held(&self, backend: &Backend, lane: Lane) -> usize {
+        self.schedule().held_on(backend.number, lane).len()
+    }
+
     /// Acts on a store's hint: checks the locks that it may concern at once.
     pub(super) fn hint(&self, backend: &Backend, hint: &LossHint) {
         let store = backend.number;
@@ -242,6 +247,7 @@ impl Watchdog {
                 suspects.retain(|held| schedule.relocate(held, now));
                 suspects
             }
+            LossHint::Down { .. } | LossHint::Up { .. } => return,
         };
         for held in suspects {
             let mut plan = held.plan();
@@ -256,7 +262,7 @@ impl Watchdog {
             let before = plan.check_at.filter(|_| !plan.in_flight);
             plan.check_at = Some(before.map_or(at, |before| before.min(at)));
             match hint {
-                LossHint::Key(_) | LossHint::All(_) => {}
+                LossHint::Key(_) | LossHint::All(_) | LossHint::Down { .. } | LossHint::Up { .. } => {}
                 LossHint::Back(_) => {
                     plan.check_retry = None;
                     plan.hurry(now);
@@ -732,8 +738,11 @@ impl Batch {
         };
         let answer = manager.host.timeout(timer, budget(left), answer).await;
         let due = std::mem::take(&mut self.due);
+        let lanes: Box<[Lane]> = self.server.lanes().collect();
         match answer {
             Some(Ok(verdicts)) if verdicts.len() == requests.len() => {
+                let has_renewed = due.iter().any(|due| due.request == Request::Renew);
+                manager.has_answered(&lanes, has_renewed);
                 let mut verdicts = verdicts.into_iter();
                 for due in due {
                     let keys = due.held.keys().iter().count();
@@ -747,7 +756,9 @@ impl Batch {
                     Some(Err(error)) => error,
                     None => StoreError::unknown("no answer in time"),
                 };
-                tracing::debug!(%error, locks = due.len(), "renewal failed, trying again until the deadline");
+                let held = |lane: &Lane| self.watchdog.count_held(&manager, *lane);
+                let locks = || lanes.iter().map(held).sum();
+                manager.has_failed(lanes.clone(), &error, locks);
                 for due in due {
                     self.settle(&due, sent, None);
                 }

@@ -1,16 +1,20 @@
-//! What is logged when locks are lost.
+//! What is logged when locks are lost, and when servers are away.
 
 use std::future::pending;
 use std::time::Duration;
 
 use lock_runtime::LockError;
 use tokio::time::sleep;
+use tracing::Level;
 
 use crate::log::{Line, Log};
-use crate::world::{ms, play};
+use crate::world::{Caller, World, ms, play, play_in_a_cluster};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
+/// A lease that outlasts an outage of a minute.
+const LONG: Duration = Duration::from_secs(600);
+const OUTAGE: Duration = Duration::from_secs(60);
 
 /// Returns the only line.
 fn the_one(lines: &[Line]) -> &Line {
@@ -136,5 +140,153 @@ fn of_many_locks_that_are_lost_at_once_each_is_told_once() {
             keys.iter().any(|key| key.starts_with("many:0") && key.contains('6')),
             "{keys:?}"
         );
+    });
+}
+
+/// Begins locks that are held, and calls that wait for the first of them.
+async fn busy(caller: &Caller) {
+    for number in 0..3 {
+        drop(
+            caller.spawn(
+                caller
+                    .locks
+                    .lock(format!("stock:{number}"))
+                    .lease(LONG)
+                    .run(pending::<()>()),
+            ),
+        );
+    }
+    sleep(ms(100)).await;
+    for _ in 0..5 {
+        drop(caller.spawn(caller.locks.lock("stock:0").wait(LONG).run(pending::<()>())));
+    }
+    sleep(SECOND).await;
+}
+
+/// Has the server go and come back after a minute.
+async fn one_outage(world: &World, goes: impl Fn(), comes: impl Fn()) {
+    let caller = world.process(0);
+    busy(&caller).await;
+    // Locks that are given back during the outage.
+    let given_back = caller.spawn(caller.locks.lock("given").lease(LONG).acquire());
+    let given_back = given_back.await.unwrap().unwrap();
+    let (log, _logging) = Log::collect(&caller.locks);
+    goes();
+    sleep(10 * SECOND).await;
+    drop(given_back);
+    let told = the_one(&log.warnings()).clone();
+    assert!(
+        !told.field("address").is_empty() && !told.field("error").is_empty(),
+        "{told:?}"
+    );
+    assert_eq!(told.field("locks"), "4", "{told:?}");
+    sleep(OUTAGE - 10 * SECOND).await;
+    assert_eq!(log.lines(Level::INFO).len(), 0, "{:#?}", log.lines(Level::INFO));
+    comes();
+    sleep(10 * SECOND).await;
+    let infos = log.lines(Level::INFO);
+    let over = the_one(&infos);
+    assert_eq!(over.field("address"), told.field("address"));
+    let lasted = duration(over, "lasted");
+    assert!(
+        lasted >= OUTAGE - 5 * SECOND && lasted <= OUTAGE + 5 * SECOND,
+        "{lasted:?}"
+    );
+    assert_eq!(log.warnings().len(), 1, "{:#?}", log.warnings());
+    let debug = log.lines(Level::DEBUG);
+    assert!(debug.len() <= 20, "{} lines in a minute: {debug:#?}", debug.len());
+}
+
+#[test]
+fn an_outage_of_a_minute_is_a_warning_and_its_end_and_few_other_lines() {
+    play(|world| async move {
+        let (down, up) = (
+            || world.network.take_down(&world.server),
+            || world.server.go_down(false),
+        );
+        one_outage(&world, down, up).await;
+    });
+}
+
+#[test]
+fn an_outage_of_a_server_that_refuses_nothing_is_told_as_well() {
+    play(|world| async move {
+        let (dark, light) = (|| world.network.darken(&world.server), || world.server.go_dark(false));
+        one_outage(&world, dark, light).await;
+    });
+}
+
+#[test]
+fn a_connection_that_is_made_anew_at_once_is_no_outage() {
+    play(|world| async move {
+        let caller = world.process(0);
+        busy(&caller).await;
+        let (log, _logging) = Log::collect(&caller.locks);
+        for _ in 0..3 {
+            world.network.cut_all(&world.server);
+            sleep(5 * SECOND).await;
+        }
+        for level in [Level::WARN, Level::INFO] {
+            assert!(log.lines(level).is_empty(), "{:#?}", log.lines(level));
+        }
+    });
+}
+
+#[test]
+fn each_node_of_a_cluster_that_is_away_is_told_with_its_own_locks() {
+    play_in_a_cluster(|world, cluster| async move {
+        let caller = world.process(0);
+        let keys = [
+            "stock:0", "stock:1", "stock:2", "stock:3", "stock:4", "stock:5", "stock:6", "stock:7",
+        ];
+        for key in keys {
+            drop(caller.spawn(caller.locks.lock(key).lease(LONG).run(pending::<()>())));
+        }
+        sleep(SECOND).await;
+        let node = cluster.node(1);
+        let there = keys
+            .iter()
+            .filter(|key| cluster.server_of(format!("dist_lock:{key}").as_bytes()).is(node));
+        let there = there.count().to_string();
+        assert!(there != "0" && there != "8", "all keys are on one node");
+        let (log, _logging) = Log::collect(&caller.locks);
+        world.network.take_down(node);
+        sleep(OUTAGE).await;
+        let told = the_one(&log.warnings()).clone();
+        assert_eq!(
+            (told.field("address"), told.field("locks")),
+            ("n2:6379", &*there),
+            "{told:?}"
+        );
+        node.go_down(false);
+        sleep(10 * SECOND).await;
+        assert_eq!(the_one(&log.lines(Level::INFO)).field("address"), "n2:6379");
+        assert_eq!(log.warnings().len(), 1, "{:#?}", log.warnings());
+        let debug = log.lines(Level::DEBUG);
+        assert!(debug.len() <= 20, "{} lines: {debug:#?}", debug.len());
+    });
+}
+
+/// It is not known yet which nodes there are.
+#[test]
+fn a_cluster_of_which_no_node_answers_is_told_once() {
+    play_in_a_cluster(|world, cluster| async move {
+        let caller = world.process(0);
+        let (log, _logging) = Log::collect(&caller.locks);
+        for node in cluster.nodes() {
+            world.network.take_down(node);
+        }
+        let call = caller.spawn(caller.locks.lock("stock").wait(2 * OUTAGE).run(async {}));
+        sleep(OUTAGE).await;
+        let told = the_one(&log.warnings()).clone();
+        assert!(told.field("address").contains("n1"), "{told:?}");
+        for node in cluster.nodes() {
+            node.go_down(false);
+        }
+        call.await.unwrap().unwrap();
+        let infos = log.lines(Level::INFO);
+        assert!(duration(the_one(&infos), "lasted") >= OUTAGE - SECOND, "{infos:?}");
+        let debug = log.lines(Level::DEBUG);
+        assert!(debug.len() <= 20, "{} lines: {debug:#?}", debug.len());
     });
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager, LockManagerBuilder};
+use lock_simulation::cluster::{Cluster, NODES};
 use lock_simulation::group::{Group, SENTINELS, SERVERS};
 use lock_simulation::network::Network;
 use lock_simulation::process::Process;
@@ -60,6 +61,20 @@ where
             unreachable!("the world has a group")
         };
         scenario(world, group)
+    });
+}
+
+/// The same with a cluster of three masters, each with a replica.
+pub fn play_in_a_cluster<F>(scenario: impl FnOnce(World, Cluster) -> F + Send + 'static)
+where
+    F: Future<Output = ()>,
+{
+    let cluster = |trace: &Trace| Servers::Cluster(Cluster::new(Version::Redis8, trace, &[Duration::ZERO; NODES], &[]));
+    play_with(cluster, |world| {
+        let Servers::Cluster(cluster) = world.servers.clone() else {
+            unreachable!("the world has a cluster")
+        };
+        scenario(world, cluster)
     });
 }
 

@@ -317,7 +317,8 @@ impl ClusterStore {
                 Ok(()) => is_reached = true,
                 Err(error) if error.is_permanent() => return Err(error),
                 Err(error) => {
-                    tracing::warn!(address = %node.address, %error, "a node of the cluster is not reached, and its locks cannot be taken yet");
+                    // The health of the node tells if that lasts.
+                    tracing::debug!(address = %node.address, %error, "a node of the cluster is not reached, and its locks cannot be taken yet");
                     failure = Some(error);
                 }
             }

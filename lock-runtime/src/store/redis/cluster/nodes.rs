@@ -368,6 +368,20 @@ impl Nodes {
         }
     }
 
+    /// Returns the cluster's addresses as in its URL, until it is known which nodes it has.
+    pub(super) fn shown(&self) -> Box<str> {
+        let servers = self.common.health.borrow();
+        servers.first().map(|server| server.address.clone()).unwrap_or_default()
+    }
+
+    /// Tells all receivers of a hint. Must not be called while a lock is held.
+    pub(super) fn report(&self, hint: &LossHint) {
+        let receivers = self.losses().clone();
+        for receiver in receivers {
+            receiver(hint.clone());
+        }
+    }
+
     /// Does what a change of the table asks for, which wakes tasks.
     fn follow(self: &Arc<Self>, changes: Changes) {
         let receivers = self.losses().clone();
@@ -408,13 +422,6 @@ impl Nodes {
 /// Has a node's hints go to a receiver, with the node's lane.
 fn report(node: &Node, receiver: &LossReceiver) {
     let (lane, receiver) = (node.lane, Arc::clone(receiver));
-    node.store.report_losses(Arc::new(move |hint| {
-        receiver(match hint {
-            LossHint::All(_) => LossHint::All(lane),
-            LossHint::Back(_) => LossHint::Back(lane),
-            LossHint::Moved(_) => LossHint::Moved(lane),
-            LossHint::Relocated(_) => LossHint::Relocated(lane),
-            hint @ LossHint::Key(_) => hint,
-        });
-    }));
+    node.store
+        .report_losses(Arc::new(move |hint| receiver(hint.in_lane(lane))));
 }

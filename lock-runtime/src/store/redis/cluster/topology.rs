@@ -18,11 +18,11 @@ use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::node::Common;
-use super::nodes::Nodes;
+use super::nodes::{NO_LANE, Nodes};
 use super::slot::SLOTS;
-use crate::host::{Host, Timer};
-use crate::store::StoreError;
+use crate::host::{Host, Moment, Timer};
 use crate::store::redis::connection::failure::{self, Address};
+use crate::store::{LossHint, StoreError};
 
 /// The pause between two questions while nothing happens.
 const STEADY: Duration = Duration::from_secs(10);
@@ -69,6 +69,7 @@ impl Topology {
             known: seeds.iter().cloned().collect(),
             seeds,
             connections: BTreeMap::new(),
+            outage: None,
         };
         let host = &nodes.common.host;
         let relocations = relocate(Arc::downgrade(nodes), nodes.has_former(), host.clone());
@@ -115,6 +116,16 @@ struct Watch {
     /// The nodes of the last answer, and their replicas.
     known: BTreeSet<Address>,
     connections: BTreeMap<Address, MultiplexedConnection>,
+    outage: Option<Unanswered>,
+}
+
+/// Questions in a row that no node has answered.
+struct Unanswered {
+    /// The time of the first one.
+    since: Moment,
+    questions: u32,
+    /// The address under which it was told that the cluster is away.
+    told: Option<Box<str>>,
 }
 
 /// An answer, and the connection for the next question.
@@ -131,14 +142,39 @@ impl Watch {
             let question = *questions.borrow_and_update();
             let pause = match self.ask(&nodes.common).await {
                 Ok(view) => {
+                    if let Some(Unanswered {
+                        since,
+                        told: Some(address),
+                        ..
+                    }) = self.outage.take()
+                    {
+                        let (lane, lasted) = (NO_LANE, self.host.now().since(since));
+                        nodes.report(&LossHint::Up { lane, address, lasted });
+                    }
                     let masters = view.ranges.iter().map(|(_, _, address)| address);
                     self.known = masters.chain(&view.replicas).cloned().collect();
                     nodes.learn(&view);
                     PAUSE
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "no node of the cluster tells where the slots are");
+                    let now = self.host.now();
+                    let outage = self.outage.get_or_insert_with(|| {
+                        tracing::debug!(%error, "no node of the cluster tells where the slots are");
+                        Unanswered {
+                            since: now,
+                            questions: 0,
+                            told: None,
+                        }
+                    });
+                    outage.questions += 1;
                     nodes.is_missing(&error, question);
+                    // Of the nodes that are known, each tells of itself.
+                    if outage.questions > 1 && outage.told.is_none() && !nodes.is_known() {
+                        let (lane, address) = (NO_LANE, nodes.shown());
+                        outage.told = Some(address.clone());
+                        let error = error.to_string().into();
+                        nodes.report(&LossHint::Down { lane, address, error });
+                    }
                     UNANSWERED
                 }
             };

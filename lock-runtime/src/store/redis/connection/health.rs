@@ -2,31 +2,35 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
 use crate::host::{Host, Moment};
-use crate::store::StoreError;
 use crate::store::health::{ServerHealth, ServerRole, ServerState};
+use crate::store::{Lane, LossHint, LossReceiver, StoreError};
 
 /// The number of response time-outs after which a connection that works, and of which nothing has
 /// been heard, no longer counts: its runtime stands still, so it would not notice its end. One that is
 /// driven is heard of within twice the response time-out.
 const COUNTS_FOR: u32 = 3;
+/// The number of failed attempts in a row, on one connection, that make an outage. A connection that is
+/// made anew at once is none.
+const OUTAGE: u32 = 2;
 
 /// What the connections to one server tell of it, in the health of a store's servers. Its row is the
 /// first one, or in a cluster the one with its address.
 ///
-/// What is noted is told by [`tell`](Self::tell), which wakes tasks and so is called without any lock:
-/// a waker may act at once.
+/// What is noted is told by [`tell`](Self::tell), which wakes tasks and logs, and so is called without any
+/// lock: a waker may act at once, and a subscriber may use the manager.
 pub(in crate::store::redis) struct Board {
     host: Host,
     /// The time for which a connection that works counts.
     counts_for: Duration,
-    /// The connections that are wanted, by their slot.
-    slots: Mutex<BTreeMap<u64, Wanted>>,
+    slots: Mutex<Slots>,
+    /// The receivers of [`LossHint::Down`] and [`LossHint::Up`].
+    receivers: Mutex<Vec<LossReceiver>>,
     servers: Arc<watch::Sender<Vec<ServerHealth>>>,
     /// The address of a node of a cluster, which no other server can take.
     node: Option<Box<str>>,
@@ -34,11 +38,105 @@ pub(in crate::store::redis) struct Board {
     is_untold: AtomicBool,
 }
 
+#[derive(Default)]
+struct Slots {
+    /// The connections that are wanted, by their slot.
+    wanted: BTreeMap<u64, Wanted>,
+    outage: Option<Outage>,
+    /// The beginnings and ends of outages that have not been told.
+    untold: Vec<LossHint>,
+}
+
 /// A connection that is wanted.
 struct Wanted {
     is_up: bool,
     /// The time at which its slot last told of it.
     told: Moment,
+    /// The time at which it went down, or was first wanted.
+    since: Moment,
+    /// The number of attempts that have failed since then.
+    failures: u32,
+}
+
+/// An outage of the server that has been told.
+struct Outage {
+    since: Moment,
+    /// `true` if it has been told that the server refuses for a lasting reason.
+    is_lasting: bool,
+}
+
+/// A change of a connection.
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    Up,
+    /// It has ended.
+    Ended,
+    /// It could not be made.
+    Failed(&'a StoreError),
+    Forgotten,
+}
+
+impl Slots {
+    /// Notes a change. Returns the state of the server, if there is a connection that counts.
+    fn note(&mut self, slot: u64, change: Change<'_>, now: Moment, counts_for: Duration) -> Option<ServerState> {
+        let is_up = matches!(change, Change::Up);
+        if matches!(change, Change::Forgotten) {
+            self.wanted.remove(&slot);
+        } else {
+            let before = self.wanted.get(&slot).filter(|before| before.is_up == is_up);
+            let failures = before.map_or(0, |before| before.failures);
+            let wanted = Wanted {
+                is_up,
+                told: now,
+                since: before.map_or(now, |before| before.since),
+                failures: failures.saturating_add(u32::from(matches!(change, Change::Failed(_)))),
+            };
+            self.wanted.insert(slot, wanted);
+        }
+        let up = self.wanted.values().filter(|slot| slot.is_up);
+        let up = up.filter(|slot| now.since(slot.told) < counts_for).count();
+        let failed = self.wanted.values().filter(|slot| !slot.is_up).count();
+        match (up, failed) {
+            (0, 0) => None,
+            (0, _) => Some(ServerState::Down),
+            (_, 0) => Some(ServerState::Connected),
+            _ => Some(ServerState::Degraded),
+        }
+    }
+
+    /// Notes the beginning or the end of an outage of the server at `address`, after a change. It ends when
+    /// all connections work again, but for those whose runtimes stand still.
+    fn judge(&mut self, address: &str, change: Change<'_>, now: Moment, counts_for: Duration) {
+        let told = self.wanted.values().filter(|slot| now.since(slot.told) < counts_for);
+        let failing = told.filter(|slot| !slot.is_up && slot.failures >= OUTAGE);
+        let since = failing.map(|slot| slot.since).min();
+        match (&mut self.outage, since, change) {
+            (None, Some(since), Change::Failed(error)) => {
+                let is_lasting = error.is_permanent();
+                self.outage = Some(Outage { since, is_lasting });
+                self.untold.push(down(address, error));
+            }
+            (Some(outage), _, Change::Failed(error)) if error.is_permanent() && !outage.is_lasting => {
+                outage.is_lasting = true;
+                self.untold.push(down(address, error));
+            }
+            (Some(outage), None, Change::Up) => {
+                let (lane, address) = (Lane::default(), address.into());
+                let lasted = now.since(outage.since);
+                self.untold.push(LossHint::Up { lane, address, lasted });
+                self.outage = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn down(address: &str, error: &StoreError) -> LossHint {
+    LossHint::Down {
+        lane: Lane::default(),
+        address: address.into(),
+        error: error.to_string().into(),
+    }
 }
 
 impl Board {
@@ -49,6 +147,7 @@ impl Board {
             host: host.clone(),
             counts_for: response.saturating_mul(COUNTS_FOR),
             slots: Mutex::default(),
+            receivers: Mutex::default(),
             servers: Arc::new(watch::Sender::new(vec![server])),
             node: None,
             is_untold: AtomicBool::new(false),
@@ -96,16 +195,37 @@ impl Board {
         self.servers.subscribe()
     }
 
+    /// Adds a receiver for the beginnings and ends of outages.
+    pub(super) fn report_to(&self, receiver: LossReceiver) {
+        let mut receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner);
+        receivers.push(receiver);
+    }
+
     /// Tells of what was noted. Must not be called while a lock is held.
     pub(super) fn tell(&self) {
         if self.is_untold.swap(false, Ordering::AcqRel) {
             self.servers.send_modify(|_| ());
         }
+        let untold = std::mem::take(&mut self.slots().untold);
+        if untold.is_empty() {
+            return;
+        }
+        let receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (hint, receiver) in untold
+            .iter()
+            .flat_map(|hint| receivers.iter().map(move |to| (hint, to)))
+        {
+            receiver(hint.clone());
+        }
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a slot has a connection to the server at `address`.
     pub(super) fn connected(&self, slot: u64, address: &str, role: ServerRole) {
-        self.note(slot, Some(true), |server| {
+        self.note(slot, Change::Up, |server| {
             let is_another = *server.address != *address || server.role != role;
             if is_another {
                 (server.address, server.role) = (address.into(), role);
@@ -116,7 +236,8 @@ impl Board {
 
     /// Notes that the connection of a slot has ended, or that none could be made.
     pub(super) fn failed(&self, slot: u64, error: Option<&StoreError>) {
-        self.note(slot, Some(false), |server| {
+        let change = error.map_or(Change::Ended, Change::Failed);
+        self.note(slot, change, |server| {
             if let Some(error) = error {
                 server.last_error = Some(error.clone());
             }
@@ -126,37 +247,28 @@ impl Board {
 
     /// Forgets a slot, which is no longer used.
     pub(super) fn forget(&self, slot: u64) {
-        self.note(slot, None, |_| false);
+        self.note(slot, Change::Forgotten, |_| false);
     }
 
     /// Notes that the runtime of a slot whose connection works goes on.
     pub(super) fn goes_on(&self, slot: u64) {
-        self.note(slot, Some(true), |_| false);
+        self.note(slot, Change::Up, |_| false);
     }
 
     /// Changes the row, in step with what is known of the connections.
-    fn note(&self, slot: u64, is_up: Option<bool>, change: impl FnOnce(&mut ServerHealth) -> bool) {
+    fn note(&self, slot: u64, change: Change<'_>, note: impl FnOnce(&mut ServerHealth) -> bool) {
         let told = self.host.now();
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        match is_up {
-            Some(is_up) => drop(slots.insert(slot, Wanted { is_up, told })),
-            None => drop(slots.remove(&slot)),
-        }
-        let up = slots.values().filter(|slot| slot.is_up);
-        let up = up.filter(|slot| told.since(slot.told) < self.counts_for).count();
-        let failed = slots.values().filter(|slot| !slot.is_up).count();
-        let state = match (up, failed) {
-            (0, 0) => None,
-            (0, _) => Some(ServerState::Down),
-            (_, 0) => Some(ServerState::Connected),
-            _ => Some(ServerState::Degraded),
-        };
+        let mut slots = self.slots();
+        let state = slots.note(slot, change, told, self.counts_for);
         let now = self.now();
         self.servers.send_if_modified(|servers| {
             let Some(server) = self.row(servers) else {
+                // A node that keeps no locks any more.
+                slots.outage = None;
                 return false;
             };
-            let is_another = change(server);
+            let is_another = note(server);
+            slots.judge(&server.address, change, told, self.counts_for);
             // The last runtime that took locks may have ended, which says nothing about the server.
             if is(server, state.unwrap_or(server.state), now) || is_another {
                 self.is_untold.store(true, Ordering::Release);
@@ -255,6 +367,107 @@ mod tests {
             .first()
             .and_then(|server| server.last_error.clone());
         assert!(last.is_some_and(|error| error.to_string().contains("refused")));
+    }
+
+    /// Returns a board, and what it tells of outages, as text.
+    fn told_of(counts_for: Duration) -> (Board, impl FnMut(&Board) -> Vec<String>) {
+        let board = Board::new(&Host::process(), "redis.example:6379", counts_for / COUNTS_FOR);
+        let told = Arc::<Mutex<Vec<String>>>::default();
+        let hears = Arc::clone(&told);
+        board.report_to(Arc::new(move |hint| {
+            let text = match hint {
+                LossHint::Down { address, error, .. } => {
+                    format!("{address}: {}", error.split(';').next().unwrap_or_default())
+                }
+                LossHint::Up { address, .. } => format!("{address} is up"),
+                other => format!("{other:?}"),
+            };
+            hears.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+        }));
+        let take = move |board: &Board| {
+            board.tell();
+            std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner))
+        };
+        (board, take)
+    }
+
+    const NOTHING: [&str; 0] = [];
+    const DOWN: [&str; 1] = ["redis.example:6379: refused"];
+
+    #[test]
+    fn an_outage_begins_with_the_second_failure_and_ends_when_all_connections_work() {
+        let (board, mut told) = told_of(Duration::MAX);
+        let refused = StoreError::transient("refused");
+        let up = |slot| board.connected(slot, "redis.example:6379", ServerRole::Master);
+        up(1);
+        up(2);
+        board.failed(1, None);
+        board.failed(1, Some(&refused));
+        up(1);
+        board.failed(1, None);
+        board.failed(1, Some(&refused));
+        assert_eq!(told(&board), NOTHING, "made anew by the second attempt");
+        board.failed(1, Some(&refused));
+        board.failed(2, None);
+        for _ in 0..5 {
+            board.failed(1, Some(&refused));
+            board.failed(2, Some(&refused));
+        }
+        assert_eq!(told(&board), DOWN, "once for all connections");
+        up(1);
+        assert_eq!(told(&board), NOTHING, "another one fails");
+        board.forget(2);
+        board.goes_on(1);
+        assert_eq!(told(&board), ["redis.example:6379 is up"]);
+        board.failed(1, None);
+        board.failed(1, Some(&refused));
+        assert_eq!(told(&board), NOTHING);
+        board.failed(1, Some(&refused));
+        assert_eq!(told(&board), DOWN, "the next outage");
+    }
+
+    #[test]
+    fn a_lasting_refusal_is_told_once_also_during_an_outage() {
+        let (board, mut told) = told_of(Duration::MAX);
+        let wrong = StoreError::permanent("WRONGPASS");
+        board.failed(1, Some(&StoreError::transient("refused")));
+        board.failed(1, Some(&StoreError::transient("refused")));
+        assert_eq!(told(&board), DOWN);
+        for _ in 0..5 {
+            board.failed(1, Some(&wrong));
+        }
+        assert_eq!(told(&board), ["redis.example:6379: WRONGPASS"]);
+        board.connected(1, "redis-2.example:6379", ServerRole::Master);
+        assert_eq!(told(&board), ["redis-2.example:6379 is up"]);
+    }
+
+    /// It does not try again, so it does not find the server either.
+    #[test]
+    fn a_connection_whose_runtime_stands_still_prolongs_no_outage() {
+        let (board, mut told) = told_of(Duration::from_millis(30));
+        board.failed(1, Some(&StoreError::transient("refused")));
+        board.failed(1, Some(&StoreError::transient("refused")));
+        assert_eq!(told(&board), DOWN);
+        std::thread::sleep(Duration::from_millis(40));
+        board.connected(2, "redis.example:6379", ServerRole::Master);
+        assert_eq!(told(&board), ["redis.example:6379 is up"]);
+    }
+
+    #[test]
+    fn a_node_that_keeps_no_locks_any_more_has_no_outage() {
+        let servers = Arc::new(watch::Sender::new(Vec::new()));
+        let board = Board::of_node(&servers, &Host::process(), "n1:6379", Duration::MAX);
+        let told = Arc::<Mutex<u32>>::default();
+        let hears = Arc::clone(&told);
+        board.report_to(Arc::new(move |_| {
+            *hears.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        }));
+        board.enter();
+        board.leave();
+        board.failed(1, Some(&StoreError::transient("refused")));
+        board.failed(1, Some(&StoreError::transient("refused")));
+        board.tell();
+        assert_eq!(*told.lock().unwrap_or_else(PoisonError::into_inner), 0);
     }
 
     #[test]

@@ -62,7 +62,9 @@ pub(super) async fn keep_up(host: Host, mut slot: WeakSlot, response: Duration) 
                 true
             }
             Err(error) => {
-                tracing::debug!(%error, "the server does not answer on an idle connection");
+                if is_first {
+                    tracing::debug!(%error, "the server does not answer on an idle connection");
+                }
                 // Many processes may have lost the same server. The first new connection is made
                 // soon, since this one may be all that is wrong.
                 pause = quiet.mul_f64(if is_first {

@@ -312,6 +312,7 @@ impl ConnectionSlot {
     /// Adds a receiver for reports of changed keys.
     pub(in crate::store::redis) fn report_to(&self, receiver: LossReceiver) {
         if let Purpose::Background { losses, .. } = &self.inner.purpose {
+            self.health().report_to(Arc::clone(&receiver));
             losses.lock().unwrap_or_else(PoisonError::into_inner).push(receiver);
         }
     }
@@ -378,9 +379,8 @@ impl ConnectionSlot {
         loop {
             match self.live().await {
                 Ok(live) => return live,
-                Err(error) => tracing::debug!(%error, "no connection, trying again"),
+                Err(_) => self.host().sleep(Timer::LockThread, FIRST_PAUSE).await,
             }
-            self.host().sleep(Timer::LockThread, FIRST_PAUSE).await;
         }
     }
 
@@ -765,7 +765,9 @@ impl ConnectionSlot {
 
     /// Stops using a connection. If `retire` is set, keeps it for commands in flight and for the
     /// releases that must follow its acquires.
-    pub(super) fn end(&self, number: u64, retire: bool) {
+    ///
+    /// Returns `false` if it was not in use.
+    pub(super) fn end(&self, number: u64, retire: bool) -> bool {
         let mut ended = None;
         self.inner.state.send_if_modified(|state| match state {
             State::Up(live) if live.number == number => {
@@ -782,7 +784,7 @@ impl ConnectionSlot {
         if !retire {
             self.retired().retain(|live| live.number != number);
         }
-        let Some(live) = ended else { return };
+        let Some(live) = ended else { return false };
         self.inner.was_down.store(true, Ordering::Release);
         self.inner.server.place.ask_again();
         // Key tracking and subscriptions ended with the connection.
@@ -791,6 +793,7 @@ impl ConnectionSlot {
         if retire && matches!(self.inner.purpose, Purpose::Commands { .. }) {
             self.keep_for_releases(live);
         }
+        true
     }
 
     fn keep_for_releases(&self, live: Arc<Connection>) {
@@ -1029,7 +1032,7 @@ impl ConnectionSlot {
                         slot.push(Push::Message(message));
                     }
                 }
-                PushKind::Disconnection => slot.end(number, false),
+                PushKind::Disconnection => drop(slot.end(number, false)),
                 _ => {}
             }
             Ok(())
@@ -1119,6 +1122,8 @@ impl Drop for Redial {
         let is_present = matches!(&self.result, Some(Ok(live)) if self.slot.is_present(live));
         let was_down = inner.was_down.swap(!is_present, Ordering::AcqRel);
         let mut is_up = false;
+        // The failures of later attempts are told by the health.
+        let mut failure = None;
         let result = self.result.take();
         // Whoever tells that another server has taken over looks for connections to the one before
         // afterwards, so a connection that is published here just before is found.
@@ -1145,6 +1150,7 @@ impl Drop for Redial {
                 }
                 Some(Err(error)) => {
                     inner.server.health.failed(inner.number, Some(&error));
+                    failure = matches!(state, State::Connecting(None)).then(|| error.clone());
                     State::Failed(error)
                 }
                 None if std::thread::panicking() => State::Failed(failure::sort(
@@ -1154,6 +1160,9 @@ impl Drop for Redial {
                 None => State::Failed(StoreError::transient("the attempt to connect was aborted")),
             };
         });
+        if let Some(error) = failure {
+            tracing::debug!(%error, "no connection, trying again");
+        }
         inner.server.health.tell();
         if !is_up {
             inner.was_down.store(true, Ordering::Release);
@@ -1209,9 +1218,8 @@ impl Drop for InFlight<'_> {
             Err(earlier) => earlier,
         };
         let silent = Duration::from_nanos(self.slot.host().now().as_nanos().saturating_sub(first));
-        if silent >= self.slot.inner.server.time_outs.response {
+        if silent >= self.slot.inner.server.time_outs.response && self.slot.end(self.live.number, true) {
             tracing::debug!(?silent, "the connection does not answer and is replaced");
-            self.slot.end(self.live.number, true);
         }
     }
 }

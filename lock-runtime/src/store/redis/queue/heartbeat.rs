@@ -62,7 +62,9 @@ impl Heartbeat {
                     return;
                 }
             } else if let Err(error) = self.beat().await {
-                tracing::debug!(%error, "waiting locks could not be looked at, trying again");
+                if self.failures == 0 {
+                    tracing::debug!(%error, "waiting locks could not be looked at, trying again");
+                }
                 self.failures = self.failures.saturating_add(1);
                 // Pauses even if a lock is due: each look may fail in the same way.
                 let pause = FAILED + FAILED_MORE.pause(queue.host(), self.failures);

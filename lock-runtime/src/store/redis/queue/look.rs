@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::Value;
@@ -131,7 +132,7 @@ impl Queue {
         }
     }
 
-    /// Looks at one place on `commands` instead of the shared connection. Only logs a failure,
+    /// Looks at one place on `commands` instead of the shared connection. Only logs the first failure,
     /// since another look follows later.
     pub(super) async fn look_alone(&self, commands: &ConnectionSlot, ticket: &Arc<Ticket>) {
         let asked = {
@@ -148,8 +149,13 @@ impl Queue {
         };
         // Passes `false`: the process may seem to listen, but its connection has not answered for a
         // while.
-        if let Err(error) = self.refresh(commands, &[asked], false).await {
-            tracing::debug!(%error, "a waiter could not look at its lock by its own connection, trying again");
+        match self.refresh(commands, &[asked], false).await {
+            Ok(()) => self.0.fails.store(false, Ordering::Relaxed),
+            // There may be thousands of waiters.
+            Err(error) if !self.0.fails.swap(true, Ordering::Relaxed) => {
+                tracing::debug!(%error, "a waiter could not look at its lock by its own connection, trying again");
+            }
+            Err(_) => {}
         }
     }
 
@@ -282,6 +288,7 @@ impl Queue {
     }
 
     fn have_seen(&self, asked: &[Asked]) {
+        self.0.fails.store(false, Ordering::Relaxed);
         let now = self.host().now();
         let mut waiting = self.waiting();
         for asked in asked {

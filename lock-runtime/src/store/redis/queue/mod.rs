@@ -14,7 +14,7 @@ mod heartbeat;
 mod look;
 mod ticket;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ struct Inner {
     waiting: Mutex<Waiting>,
     /// Notified when a look may have become due.
     changed: Notify,
+    /// `true` once a waiter's own look has failed, until a look succeeds.
+    fails: AtomicBool,
 }
 
 /// A ticket in use. Dropping it ends the looks for it.
@@ -89,6 +91,7 @@ impl Queue {
             listening: AtomicU64::new(0),
             waiting: Mutex::default(),
             changed: Notify::new(),
+            fails: AtomicBool::new(false),
         }));
         let inner = Arc::downgrade(&queue.0);
         queue.0.background.report_to(Arc::new(move |hint| {
