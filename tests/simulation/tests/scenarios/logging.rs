@@ -1,4 +1,4 @@
-//! What is logged when locks are lost, and when servers are away.
+//! What is logged when locks are lost, and when servers and sentinels are away.
 
 use std::future::pending;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use tracing::Level;
 
 use crate::log::{Line, Log};
-use crate::world::{Caller, World, ms, play, play_in_a_cluster};
+use crate::world::{Caller, World, ms, play, play_behind_sentinels, play_in_a_cluster};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
@@ -288,5 +288,64 @@ fn a_cluster_of_which_no_node_answers_is_told_once() {
         assert!(duration(the_one(&infos), "lasted") >= OUTAGE - SECOND, "{infos:?}");
         let debug = log.lines(Level::DEBUG);
         assert!(debug.len() <= 20, "{} lines: {debug:#?}", debug.len());
+    });
+}
+
+/// The master stays, so nothing fails yet.
+#[test]
+fn sentinels_of_which_most_are_away_for_half_a_minute_are_told_once() {
+    play_behind_sentinels(|world, group| async move {
+        let caller = world.process(0);
+        drop(caller.spawn(caller.locks.lock("stock").lease(LONG).run(pending::<()>())));
+        sleep(SECOND).await;
+        let (log, _logging) = Log::collect(&caller.locks);
+        for away in [0, 1] {
+            world.network.take_down(group.sentinel(away));
+        }
+        sleep(29 * SECOND).await;
+        assert!(log.warnings().is_empty(), "{:#?}", log.warnings());
+        sleep(4 * SECOND).await;
+        let told = the_one(&log.warnings()).clone();
+        assert_eq!(
+            (told.field("answering"), told.field("sentinels")),
+            ("1", "3"),
+            "{told:?}"
+        );
+        assert!(told.field("said").contains(":26379: "), "{told:?}");
+        sleep(OUTAGE).await;
+        assert_eq!(log.warnings().len(), 1, "{:#?}", log.warnings());
+        assert!(log.lines(Level::INFO).is_empty(), "{:#?}", log.lines(Level::INFO));
+        let debug = log.lines(Level::DEBUG);
+        assert!(debug.len() <= 10, "{} lines: {debug:#?}", debug.len());
+        group.sentinel(0).go_down(false);
+        sleep(4 * SECOND).await;
+        let infos = log.lines(Level::INFO);
+        let lasted = duration(the_one(&infos), "lasted");
+        assert!(
+            lasted >= OUTAGE + 30 * SECOND && lasted <= OUTAGE + 40 * SECOND,
+            "{lasted:?}"
+        );
+    });
+}
+
+/// Less than half a minute.
+#[test]
+fn sentinels_that_are_soon_back_are_not_told() {
+    play_behind_sentinels(|world, group| async move {
+        let caller = world.process(0);
+        drop(caller.spawn(caller.locks.lock("stock").lease(LONG).run(pending::<()>())));
+        sleep(SECOND).await;
+        let (log, _logging) = Log::collect(&caller.locks);
+        for _ in 0..3 {
+            for sentinel in 0..3 {
+                world.network.take_down(group.sentinel(sentinel));
+            }
+            sleep(25 * SECOND).await;
+            for sentinel in 0..3 {
+                group.sentinel(sentinel).go_down(false);
+            }
+            sleep(15 * SECOND).await;
+        }
+        assert!(log.warnings().is_empty(), "{:#?}", log.warnings());
     });
 }

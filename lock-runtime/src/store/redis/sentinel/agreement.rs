@@ -12,6 +12,10 @@ use crate::store::StoreError;
 /// a failover.
 pub(super) const AGAIN: Duration = Duration::from_secs(3);
 
+/// The time for which fewer than half of the sentinels of the URL must have answered before that is told:
+/// the locks do not need them as long as the master stays.
+const SILENT: Duration = Duration::from_secs(30);
+
 /// What one sentinel says about the master.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct View {
@@ -152,6 +156,23 @@ pub(super) struct Agreement {
     present: Option<View>,
     /// The run ids of the group that the present server belongs to.
     members: BTreeSet<String>,
+    /// The time since which fewer than half of the sentinels of the URL have answered, and `true` once
+    /// that was told.
+    silent: Option<(Moment, bool)>,
+}
+
+/// What is told of the sentinels of the URL as a whole.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Attendance {
+    /// Fewer than half of them have answered for [`SILENT`].
+    Low {
+        answering: usize,
+        sentinels: usize,
+        /// What each of them says.
+        said: String,
+    },
+    /// At least half of them answer again, after this time.
+    Restored { lasted: Duration },
 }
 
 impl Agreement {
@@ -164,6 +185,7 @@ impl Agreement {
             given,
             present: None,
             members: BTreeSet::new(),
+            silent: None,
         }
     }
 
@@ -241,6 +263,34 @@ impl Agreement {
         known.named = view.is_ok().then_some((first, asked));
         known.question = question;
         known.answer = Some(view);
+    }
+
+    /// Returns what is to be told of the sentinels of the URL at `now`, once for each time in which few of
+    /// them answer.
+    pub(super) fn attendance(&mut self, now: Moment) -> Option<Attendance> {
+        let answers = || self.given.iter().map(|name| (name, self.sentinels.get(name)));
+        let answering = answers().filter(|(_, known)| known.is_some_and(|known| matches!(known.answer, Some(Ok(_)))));
+        let (answering, sentinels) = (answering.count(), self.given.len());
+        if answering * 2 >= sentinels {
+            let (since, is_told) = self.silent.take()?;
+            let lasted = now.since(since);
+            return is_told.then_some(Attendance::Restored { lasted });
+        }
+        let (since, is_told) = *self.silent.get_or_insert((now, false));
+        if is_told || now.since(since) < SILENT {
+            return None;
+        }
+        self.silent = Some((since, true));
+        let said = answers().map(|(name, known)| match known.and_then(|known| known.answer.as_ref()) {
+            Some(Ok(view)) => format!("{name}: {view}"),
+            Some(Err(trouble)) => format!("{name}: {}", trouble.text),
+            None => format!("{name}: no answer"),
+        });
+        Some(Attendance::Low {
+            answering,
+            sentinels,
+            said: said.collect::<Vec<_>>().join("; "),
+        })
     }
 
     /// Decides which server to use.
@@ -458,7 +508,7 @@ fn latest<'a>(votes: &[Vote<'a>]) -> Option<Choice<'a>> {
 mod tests {
     use std::time::Duration;
 
-    use super::{AGAIN, Agreement, Decision, Group, Other, Trouble, View};
+    use super::{AGAIN, Agreement, Attendance, Decision, Group, Other, Trouble, View};
     use crate::host::Moment;
 
     const SENTINELS: [&str; 3] = ["s1", "s2", "s3"];
@@ -475,6 +525,36 @@ mod tests {
             advice: None,
             is_permanent: false,
         })
+    }
+
+    #[test]
+    fn few_answers_are_told_once_after_half_a_minute_and_when_they_are_over() {
+        let mut agreement = Agreement::new("orders", SENTINELS.map(str::to_owned).into_iter());
+        let mut at = |second: u64, sentinel: &str, view| {
+            let now = Moment::from_nanos(second * 1_000_000_000);
+            agreement.learn(sentinel, view, 1, now);
+            agreement.attendance(now)
+        };
+        assert_eq!(at(1, "s1", view(1, 1)), None, "the others have not been asked");
+        assert_eq!(at(2, "s2", view(1, 1)), None);
+        assert_eq!(at(3, "s3", silent()), None, "two of three answer");
+        assert_eq!(at(40, "s3", silent()), None);
+        assert_eq!(at(41, "s2", silent()), None);
+        assert_eq!(at(60, "s2", view(1, 1)), None);
+        assert_eq!(at(61, "s2", silent()), None);
+        assert_eq!(at(90, "s2", silent()), None, "for less than half a minute");
+        let low = Attendance::Low {
+            answering: 1,
+            sentinels: 3,
+            said: "s1: db:1; s2: no answer; s3: no answer".to_owned(),
+        };
+        assert_eq!(at(91, "s3", silent()), Some(low));
+        assert_eq!(at(200, "s2", silent()), None);
+        // One that the URL does not name.
+        assert_eq!(at(201, "s4", view(1, 1)), None);
+        let lasted = Duration::from_secs(141);
+        assert_eq!(at(202, "s2", view(1, 1)), Some(Attendance::Restored { lasted }));
+        assert_eq!(at(203, "s2", view(1, 1)), None);
     }
 
     /// A process, and a clock.

@@ -20,7 +20,7 @@ use redis::{
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::agreement::{AGAIN, Agreement, Decision, Group, Other, Trouble, View};
+use self::agreement::{AGAIN, Agreement, Attendance, Decision, Group, Other, Trouble, View};
 pub(super) use self::url::SentinelUrl;
 use super::connection::dial::Dial;
 use super::connection::{Board, TimeOuts, Whereabouts, failure};
@@ -122,6 +122,7 @@ impl Inner {
             connection: None,
             id: None,
             told: Arc::default(),
+            problem: None,
             requests,
         };
         inner.host.spawn(async move {
@@ -154,25 +155,49 @@ impl Inner {
     fn learn(&self, sentinel: &str, view: Result<View, Trouble>, question: u64, asked: Moment) -> bool {
         let mut agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
         agreement.learn(sentinel, view, question, asked);
+        let mut moved = None;
         match agreement.decide() {
             Decision::Wait | Decision::Stay => {}
             Decision::Move { view, former, named_by } => {
-                let named_by = named_by.join(", ");
-                let epoch = view.epoch;
                 let address = at(self.server.addr(), view.host, view.port);
-                match former {
-                    None => {
-                        tracing::info!(master = %self.master, %address, epoch, named_by, "the sentinels name the master");
-                    }
-                    Some(former) => {
-                        tracing::warn!(master = %self.master, %address, epoch, %former, named_by, "the sentinels name another master");
-                    }
-                }
-                self.whereabouts.moved_to(self.server.clone().set_addr(address));
+                self.whereabouts.moved_to(self.server.clone().set_addr(address.clone()));
+                moved = Some((address, view.epoch, former, named_by.join(", ")));
             }
             Decision::Missing(reason, question) => self.whereabouts.missing(reason, question),
         }
-        agreement.is_at_odds(sentinel)
+        let is_at_odds = agreement.is_at_odds(sentinel);
+        let attendance = agreement.attendance(self.host.now());
+        // A subscriber may use the manager.
+        drop(agreement);
+        match moved {
+            None => {}
+            Some((address, epoch, None, named_by)) => {
+                tracing::info!(master = %self.master, %address, epoch, named_by, "the sentinels name the master");
+            }
+            Some((address, epoch, Some(former), named_by)) => {
+                tracing::warn!(master = %self.master, %address, epoch, %former, named_by, "the sentinels name another master");
+            }
+        }
+        match attendance {
+            None => {}
+            Some(Attendance::Low {
+                answering,
+                sentinels,
+                said,
+            }) => {
+                tracing::warn!(
+                    master = %self.master,
+                    answering,
+                    sentinels,
+                    said,
+                    "fewer than half of the sentinels answer, and the next failover may not be followed"
+                );
+            }
+            Some(Attendance::Restored { lasted }) => {
+                tracing::info!(master = %self.master, ?lasted, "at least half of the sentinels answer again");
+            }
+        }
+        is_at_odds
     }
 
     /// Starts tasks for the sentinels that this one knows, and ends those of sentinels that are not
@@ -202,14 +227,16 @@ impl Inner {
         for sentinel in &unnamed {
             learnt.remove(sentinel);
         }
+        let mut failed = None;
         for info in started {
             let ended = inner.ended.child_token();
             learnt.insert(info.addr().to_string(), ended.clone().drop_guard());
-            if let Err(error) = Self::watch(inner, info, ended) {
-                tracing::debug!(%error, "no task could be started for a sentinel");
-            }
+            failed = Self::watch(inner, info, ended).err().or(failed);
         }
         drop(learnt);
+        if let Some(error) = failed {
+            tracing::debug!(%error, "no task could be started for a sentinel");
+        }
         for sentinel in unnamed {
             inner.health.no_sentinel(&sentinel);
         }
@@ -241,6 +268,8 @@ struct Watch {
     id: Option<String>,
     /// Notified by messages of the sentinel, and by the end of the connection.
     told: Arc<Notify>,
+    /// The problem with the last answer.
+    problem: Option<String>,
     /// Changes when a connection to the server fails.
     requests: watch::Receiver<u64>,
 }
@@ -261,9 +290,7 @@ impl Watch {
                 Ok(_) => (HINTED, STEADY),
                 Err(_) => (inner.pause(), inner.up_to(UNHEARD)),
             };
-            if let Err(trouble) = &view {
-                tracing::debug!(sentinel = %self.name, problem = %trouble.text, "a sentinel does not tell where the master is");
-            }
+            self.tell(view.as_ref().err());
             let failure = view.as_ref().err();
             let failure = failure.map(|trouble| StoreError::transient(trouble.text.clone()));
             inner.health.sentinel(&self.name, failure);
@@ -288,6 +315,17 @@ impl Watch {
             }
             let rest = asked.after(least).since(host.now());
             host.sleep(Timer::LockThread, rest).await;
+        }
+    }
+
+    /// Logs a problem with the sentinel, once until it answers or has another one.
+    fn tell(&mut self, trouble: Option<&Trouble>) {
+        let problem = trouble.map(|trouble| &trouble.text);
+        if problem != self.problem.as_ref() {
+            if let Some(problem) = problem {
+                tracing::debug!(sentinel = %self.name, problem, "a sentinel does not tell where the master is");
+            }
+            self.problem = problem.cloned();
         }
     }
 
