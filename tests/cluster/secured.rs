@@ -1,11 +1,12 @@
 //! A cluster that serves TLS only, and the permissions of the user.
 
+use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
 
 use lock_runtime::{LockManager, LockManagerBuilder};
 use lock_tests::certificates::Certificate;
-use lock_tests::{ClusterGroup, PATIENCE, chain, eventually};
+use lock_tests::{ClusterGroup, PATIENCE, chain, eventually, permissions};
 
 use crate::moving::slot_of;
 
@@ -47,25 +48,18 @@ async fn a_cluster_that_serves_tls_only_is_followed_with_a_client_certificate() 
 const OF_CLUSTERS: [&str; 3] = ["+cluster|slots", "+cluster|info", "+asking"];
 
 /// The rules of the table of permissions.
-fn of_all() -> Vec<String> {
+fn of_all() -> Vec<&'static str> {
     let page = include_str!("../../docs/operations.md");
     assert!(
         page.contains(&format!("`{}`", OF_CLUSTERS.join(" "))),
         "the permissions are documented"
     );
-    let (_, table) = page.split_once("| to | allow |").unwrap();
-    let (table, _) = table.split_once("\n\n").unwrap();
-    let table = table.replace("\\|", "|");
-    let rules = table
-        .lines()
-        .filter_map(|row| row.split('`').rfind(|rules| rules.contains('+')));
-    rules.flat_map(|rules| rules.split(' ')).map(str::to_owned).collect()
+    permissions::all()
 }
 
 fn allow(cluster: &ClusterGroup, of_cluster: &[&str]) {
-    let rules = of_all();
     let mut user = vec!["ACL", "SETUSER", "app", "reset", "on", ">secret"];
-    user.extend(rules.iter().map(String::as_str));
+    user.extend(of_all());
     user.extend(of_cluster);
     for port in cluster.ports() {
         cluster.server(port).cmd(&user);
@@ -105,6 +99,10 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed()
         cluster.close_move(slot, from, to).await;
         held.release().await.unwrap_or_else(|error| panic!("{key}: {error}"));
         drop(waiting.await.unwrap());
+    }
+    for port in cluster.ports() {
+        let log: Vec<HashMap<String, String>> = cluster.server(port).ask(&["ACL", "LOG"]);
+        assert!(log.is_empty(), "{log:?}");
     }
 
     for missing in ["+cluster|slots", "+cluster|info"] {

@@ -13,7 +13,7 @@ use lock_runtime::store::{
     QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
 };
 use lock_runtime::{BootClock, Clock, FencingToken, LockError, LostReason, TokioClock};
-use lock_tests::{ClusterGroup, PATIENCE, SentinelGroup, Server};
+use lock_tests::{ClusterGroup, PATIENCE, SentinelGroup, Server, permissions};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
@@ -264,19 +264,10 @@ pub(crate) struct AsTheDocumentedUser(OnServer);
 impl AsTheDocumentedUser {
     pub(crate) fn start() -> Self {
         let server = Server::start();
-        let page = include_str!("../../docs/operations.md");
-        let (_, table) = page.split_once("| to | allow |").unwrap();
-        let (table, _) = table.split_once("\n\n").unwrap();
-        // The clients of a place have no prefix, and in a table a `|` is written so.
-        let rules = table.replace("dist_lock:", "").replace("\\|", "|");
-        let rules = rules
-            .lines()
-            .filter_map(|row| row.split('`').rfind(|rules| rules.contains('+')));
-        let mut user = vec!["ACL", "SETUSER", "app", "reset", "on", ">secret"];
-        user.extend(rules.flat_map(|rules| rules.split(' ')));
-        // To list locks.
-        user.push("+scan");
-        server.cmd(&user);
+        // The clients of a place have no prefix.
+        let rules = permissions::all().join(" ").replace("dist_lock:", "");
+        let user = ["ACL", "SETUSER", "app", "reset", "on", ">secret"].into_iter();
+        server.cmd(&user.chain(rules.split(' ')).collect::<Vec<_>>());
         Self(OnServer(server))
     }
 }

@@ -9,6 +9,7 @@ mod giving_back;
 mod leaving;
 mod outages;
 mod passing;
+mod permissions;
 mod sharing;
 mod strangers;
 mod tasks;

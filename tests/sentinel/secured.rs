@@ -246,9 +246,9 @@ async fn the_permissions_of_the_sentinels_user_that_the_documents_list_are_enoug
     }
 }
 
-/// The commands and channels that a server has denied to the user `app`, but for those that the client library tries for information.
+/// The commands and channels that a server has denied to the user `app`.
 fn denied(server: &Server) -> Vec<String> {
     let log: Vec<HashMap<String, String>> = server.ask(&["ACL", "LOG"]);
     let objects = log.into_iter().filter_map(|mut entry| entry.remove("object"));
-    objects.filter(|object| !object.starts_with("client")).collect()
+    objects.collect()
 }

@@ -10,6 +10,7 @@
 //! - [`cases`], [`on_each`]: make tests of a table.
 //! - [`Alone`], [`assert_free`]: bodies that must be alone, and locks that must be free.
 //! - [`clock`]: one clock for all processes, and the pauses in which the machine did not run this one.
+//! - [`permissions`]: what the documents list for the server's user.
 //! - [`chain`]: an error and its sources, in one line.
 //! - [`eventually`]: waits for a condition instead of sleeping.
 //!
@@ -27,6 +28,7 @@ pub mod cluster;
 pub mod door;
 pub mod judge;
 pub mod patience;
+pub mod permissions;
 pub mod proxy;
 mod reaper;
 pub mod report;

@@ -64,12 +64,16 @@ fn read(url: &str) -> Result<ConnectionInfo, String> {
     }
 }
 
-/// Returns the settings with the protocol that locks need.
+/// Returns the settings with the protocol that locks need. Sends no `CLIENT SETINFO`, which the server
+/// would deny to most users, unless the caller has set the library's name.
 pub(super) fn for_locks(info: &ConnectionInfo) -> ConnectionInfo {
     let mut redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     // `redis` passes over a user without a password, and would be the default user instead.
     if redis.password().is_none() && redis.username().is_some_and(|user| !user.is_empty()) {
         redis = redis.set_password("");
+    }
+    if redis.lib_name().is_none() {
+        redis = redis.set_skip_set_lib_name();
     }
     info.clone().set_redis_settings(redis)
 }

@@ -122,8 +122,9 @@ fn refused(error: &RedisError, names: &Keyspace) -> StoreError {
     if error.is_permanent() && !is_of_cluster {
         let prefix = names.prefix();
         return StoreError::permanent(format!("the server does not allow what locks need: {}", error.cause())).advise(format!(
-            "allow it `~{prefix}* +get +mget +set +pttl +pexpire +del +eval +evalsha +time +incr +client|tracking +zadd +zrem +zscore +zrange \
-             +zrangebyscore resetchannels &{prefix}* +subscribe +unsubscribe +publish`, of which those after `+evalsha` are for some uses only (README, \"Permissions\")"
+            "allow it `~{prefix}* +get +mget +set +pttl +pexpire +del +eval +evalsha +client|tracking +info resetchannels &{prefix}* +time +zadd \
+             +zrem +zscore +zrange +zrangebyscore +subscribe +unsubscribe +publish +scan +incr +wait +select`, of which those after `+evalsha` are for \
+             some uses only (README, \"Permissions\")"
         ));
     }
     error

@@ -19,7 +19,8 @@ for i = 1, (#KEYS - 1) / 2 do
     local holder = redis.pcall('GET', lock)
     if holder ~= value then
       answers[i] = type(holder) == 'table' and holder or holder and -1 or 0
-    elseif redis.pcall('EXISTS', KEYS[2 * i + 1]) == 0 then
+    elseif redis.call('PTTL', KEYS[2 * i + 1]) == -2 then
+      -- There is no queue. EXISTS would need a permission of its own.
       redis.call('DEL', lock)
       answers[i] = 1
     end

@@ -1,0 +1,357 @@
+//! What the server's user needs: the commands that `docs/operations.md` lists under "Permissions".
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_runtime::{ConfigError, LockError, LockManager, LockManagerBuilder, LockRequest};
+use lock_tests::permissions::{all, dispensable, lines, rules};
+use lock_tests::{PATIENCE, Server, chain, eventually, patient};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+/// So long that nothing ends it but what the test does.
+const LONG: Duration = Duration::from_secs(60);
+/// A lease that is soon renewed.
+const SHORT: Duration = Duration::from_secs(2);
+
+const FIRST: &str = "take, renew and release";
+const WAIT: &str = "wait for locks";
+
+/// Lets a user do what these rules say and nothing else. Returns the URL for it.
+fn allow(server: &Server, user: &str, rules: &[&str]) -> String {
+    let who = ["ACL", "SETUSER", user, "reset", "resetchannels", "on", ">secret"];
+    server.cmd(&[&who, rules].concat());
+    format!("redis://{user}:secret@{}", server.addr())
+}
+
+/// What the server has denied, each with the user.
+fn denied(server: &Server) -> Vec<(String, String)> {
+    let log: Vec<HashMap<String, String>> = server.ask(&["ACL", "LOG", "1000"]);
+    let text = |entry: &HashMap<String, String>, field: &str| entry[field].clone();
+    let entries = log.iter().map(|entry| (text(entry, "username"), text(entry, "object")));
+    entries.collect()
+}
+
+async fn connected(url: &str) -> LockManager {
+    patient(LockManager::builder(url)).await
+}
+
+/// What a manager is told at its start, however long a busy machine takes for that.
+async fn refused(url: &str) -> String {
+    let builder = LockManager::builder(url).connect_timeout(PATIENCE);
+    let locks = builder.response_timeout(PATIENCE).build().unwrap();
+    let error: ConfigError = locks.check_connection().await.unwrap_err();
+    chain(&error)
+}
+
+#[tokio::test]
+async fn the_permissions_that_the_documents_list_are_enough_and_each_of_the_first_line_is_needed() {
+    let server = Server::start();
+    let least: Vec<&str> = rules(FIRST)
+        .into_iter()
+        .filter(|rule| !dispensable().contains(rule))
+        .collect();
+    let url = allow(&server, "app", &least);
+    let locks = connected(&url).await;
+    let held = locks.lock("k").lease(SHORT * 3).acquire().await.unwrap();
+    let waiting = locks.lock("k").wait(Duration::from_secs(2));
+    let busy = waiting.acquire().await.unwrap_err();
+    assert!(busy.is_busy(), "{busy}");
+    eventually("a renewal", || async { held.handle().renewals() > 0 }).await;
+    held.release().await.unwrap();
+    let listed = all().into_iter().filter(|rule| rule.starts_with(['+', '~', '&']));
+    let listed: Vec<&str> = listed.collect();
+    for needed in &least {
+        let rest: Vec<_> = least.iter().copied().filter(|rule| rule != needed).collect();
+        let said = refused(&allow(&server, "app", &rest)).await;
+        let unsaid: Vec<_> = listed.iter().filter(|rule| !said.contains(**rule)).collect();
+        assert!(unsaid.is_empty(), "without {needed}, {unsaid:?} are not told: {said}");
+    }
+
+    let url = allow(&server, "app", &[rules(FIRST), rules(WAIT)].concat());
+    let locks = connected(&url).await;
+    let held = locks.lock("k").acquire().await.unwrap();
+    let waiting = tokio::spawn(locks.lock("k").fair().acquire());
+    eventually("the call to wait", || async { waits_for(&server, "k") }).await;
+    held.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    let published = server.cmd(&["INFO", "commandstats"]);
+    assert!(format!("{published:?}").contains("cmdstat_publish"), "{published:?}");
+
+    let locks = connected(&allow(&server, "app", &rules(FIRST))).await;
+    let held = locks.lock("k").lease(LONG).acquire().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.cmd(&["DEL", "dist_lock:k"]);
+    let lost = tokio::time::timeout(LONG / 3, held.lost())
+        .await
+        .expect("before any renewal");
+    assert!(lost.is_lost(), "{lost}");
+}
+
+/// Whether a call stands in the server's queue for a lock.
+fn waits_for(server: &Server, key: &str) -> bool {
+    ["queue", "shared"]
+        .iter()
+        .any(|what| server.exists(&format!("dist_lock:%lock-{what}:{{dist_lock:{key}}}")))
+}
+
+/// Each line is used by a user that has this line and those that it needs.
+#[tokio::test]
+async fn the_server_denies_nothing_to_a_user_with_the_lines_for_what_it_does() {
+    let server = Arc::new(Server::builder().arg("acllog-max-len", "1000").start());
+    let mut unused: Vec<&str> = lines().into_iter().map(|line| line.row).collect();
+    let mut allowed = |user: &str, of: &[&str]| {
+        unused.retain(|row| !of.iter().any(|what| row.starts_with(what)));
+        let rules: Vec<&str> = of.iter().flat_map(|what| rules(what)).collect();
+        allow(&server, user, &rules)
+    };
+
+    let url = allowed("without-waiting", &[FIRST]);
+    let managers = [0, 1].map(|_| {
+        let builder = LockManager::builder(&url).default_wait(Duration::ZERO);
+        builder.shutdown_grace(Duration::from_millis(100))
+    });
+    without_waiting(managers).await;
+
+    let url = allowed("waiting", &[FIRST, WAIT]);
+    let managers = [connected(&url).await, connected(&url).await];
+    waiting(&server, &managers).await;
+    for locks in &managers {
+        locks.shutdown().await;
+    }
+
+    let locks = connected(&allowed("listing", &[FIRST, WAIT, "list locks"])).await;
+    let held = locks.lock("listed").read().acquire().await.unwrap();
+    assert_eq!(locks.list("listed*").await.unwrap().len(), 1);
+    held.release().await.unwrap();
+
+    let locks = connected(&allowed("fencing", &[FIRST, "take fencing tokens"])).await;
+    locks.lock("fenced").fencing().run(async {}).await.unwrap();
+    let held = locks.lock("fenced").acquire().await.unwrap();
+    held.fencing_token().await.unwrap();
+    held.release().await.unwrap();
+    let held = locks.lock_all(["some", "others"]).fencing().acquire().await.unwrap();
+    held.release().await.unwrap();
+
+    let url = allowed("replicas", &[FIRST, "wait for replicas"]);
+    let locks = LockManager::builder(&url).min_replicas(1).build().unwrap();
+    locks.check_setup().await.unwrap();
+    let lonely = locks.lock("replicated").wait(SHORT).run(async {}).await.unwrap_err();
+    assert!(matches!(lonely, LockError::TooFewReplicas { .. }), "{lonely}");
+
+    let url = allowed("database", &[FIRST, "use another database"]);
+    connected(&format!("{url}/1"))
+        .await
+        .lock("k")
+        .run(async {})
+        .await
+        .unwrap();
+
+    let url = allowed("old", &[FIRST, "share locks with old clients"]);
+    let builder = || LockManager::builder(&url).legacy_setnx();
+    as_old_clients([patient(builder()).await, patient(builder()).await]).await;
+
+    assert_eq!(unused, [""; 0], "lines that this test does not use");
+    assert_eq!(denied(&server), []);
+}
+
+/// Uses exclusive locks by calls that do not wait.
+async fn without_waiting(managers: [LockManagerBuilder; 2]) {
+    let [locks, other] = managers;
+    let (locks, other) = (patient(locks).await, patient(other).await);
+    locks.check_setup().await.unwrap();
+    let is_busy = async |request: LockRequest| request.run(async {}).await.is_err_and(|error| error.is_busy());
+    let held = locks.lock("k").lease(SHORT).acquire().await.unwrap();
+    let several = locks.lock_all(["a", "b"]).lease(SHORT).acquire().await.unwrap();
+    for locks in [&locks, &other] {
+        assert!(is_busy(locks.lock("k")).await);
+        assert!(is_busy(locks.lock_all(["b", "c"])).await);
+        assert!(is_busy(locks.lock_all(["0", "a"])).await);
+    }
+    eventually("renewals", || async {
+        held.handle().renewals() > 0 && several.handle().renewals() > 0
+    })
+    .await;
+    held.verify().await.unwrap();
+    held.release().await.unwrap();
+    several.release().await.unwrap();
+    let kept = other.lock("k").lease(SHORT).at_least(Duration::from_millis(300));
+    kept.run(async {}).await.unwrap();
+    eventually("the end of the minimum hold", || async {
+        !is_busy(locks.lock("k")).await
+    })
+    .await;
+    for (locks, who) in [(&locks, "ours"), (&other, "theirs")] {
+        let lock = |what: &str| locks.lock(format!("{what}:{who}"));
+        let requests = [
+            lock("reentrant").reentrant(),
+            lock("pipelined").pipelined(),
+            lock("delayed").lock_delay(Duration::from_millis(300)),
+            locks.lock_all(["a", "b", "c"]),
+        ];
+        for request in requests {
+            request.run(async {}).await.unwrap();
+        }
+        drop(lock("dropped").acquire().await.unwrap());
+    }
+    let begun = Arc::new(Notify::new());
+    let body = {
+        let begun = Arc::clone(&begun);
+        async move {
+            begun.notify_one();
+            std::future::pending::<()>().await;
+        }
+    };
+    let cancelled = tokio::spawn(locks.lock("k").run(body));
+    begun.notified().await;
+    locks.shutdown().await;
+    other.shutdown().await;
+    let ended = cancelled.await.unwrap();
+    assert!(matches!(ended, Err(LockError::Closed { .. })), "{ended:?}");
+}
+
+/// Uses locks in each mode, by calls that wait for those of another manager.
+async fn waiting(server: &Arc<Server>, managers: &[LockManager; 2]) {
+    let [locks, other] = managers;
+    let requests = |locks: &LockManager| {
+        [
+            ("exclusive", locks.lock("exclusive")),
+            ("fair", locks.lock("fair").fair()),
+            ("written", locks.lock("written").write()),
+            ("semaphore", locks.lock("semaphore").semaphore(1)),
+            ("owner", locks.lock("owner").owner(&format!("{locks:p}"))),
+            ("kept", locks.lock("kept").at_least(Duration::from_millis(300))),
+            ("one", locks.lock_all(["one", "another"])),
+        ]
+    };
+    let (ours, theirs) = (requests(locks).into_iter(), requests(other).into_iter());
+    let mut uses = JoinSet::new();
+    for ((key, request), (_, another)) in ours.zip(theirs) {
+        let (server, other) = (Arc::clone(server), other.clone());
+        uses.spawn(async move {
+            let held = request.lease(SHORT).acquire().await.unwrap();
+            let first = tokio::spawn(another.run(async {}));
+            if key != "one" {
+                eventually("a call to wait", || async { waits_for(&server, key) }).await;
+            }
+            let hasty = match key {
+                "written" => other.lock(key).read(),
+                "semaphore" => other.lock(key).semaphore(1),
+                "owner" => other.lock(key).owner("a third one"),
+                _ => other.lock(key),
+            };
+            let busy = hasty.wait(Duration::from_millis(200)).run(async {}).await;
+            assert!(busy.as_ref().is_err_and(LockError::is_busy), "{key}: {busy:?}");
+            eventually("a renewal", || async { held.handle().renewals() > 0 }).await;
+            held.verify().await.unwrap();
+            assert!(other.inspect(key).await.unwrap().is_some(), "{key}");
+            held.release().await.unwrap();
+            first.await.unwrap().unwrap();
+        });
+    }
+    uses.join_all().await;
+    let held = locks.lock("forced").acquire().await.unwrap();
+    let waiting = tokio::spawn(other.lock("forced").run(async {}));
+    eventually("a call to wait", || async { waits_for(server, "forced") }).await;
+    assert!(other.force_release("forced").await.unwrap());
+    waiting.await.unwrap().unwrap();
+    drop(held);
+    let readers = managers.iter().map(|locks| locks.lock("read").read().acquire());
+    let mut held = Vec::new();
+    for reader in readers {
+        held.push(reader.await.unwrap());
+    }
+    for reader in held {
+        reader.release().await.unwrap();
+    }
+}
+
+/// Uses locks of old clients.
+async fn as_old_clients([locks, other]: [LockManager; 2]) {
+    let held = locks.lock("old").lease(SHORT).acquire().await.unwrap();
+    let waiting = tokio::spawn(other.lock("old").run(async {}));
+    eventually("a renewal", || async { held.handle().renewals() > 0 }).await;
+    held.verify().await.unwrap();
+    assert!(other.inspect("old").await.unwrap().is_some());
+    held.release().await.unwrap();
+    waiting.await.unwrap().unwrap();
+    let held = locks.lock("old").acquire().await.unwrap();
+    assert!(other.force_release("old").await.unwrap());
+    drop(held);
+    locks.shutdown().await;
+    other.shutdown().await;
+}
+
+/// Users who lack one of the permissions do what needs it, and the server notes what it has denied.
+#[tokio::test]
+async fn no_permission_that_the_documents_list_is_needless() {
+    let server = Arc::new(Server::builder().arg("acllog-max-len", "1000").start());
+    let least = rules(FIRST);
+    let (mut others, least): (Vec<&str>, Vec<&str>) = least.into_iter().partition(|rule| dispensable().contains(rule));
+    others.extend(all().into_iter().filter(|rule| !least.contains(rule)));
+    others.sort_unstable();
+    others.dedup();
+    // This one takes permissions away.
+    others.retain(|rule| *rule != "resetchannels");
+
+    // The last user lacks nothing.
+    let mut users = JoinSet::new();
+    for number in 0..=others.len() {
+        let name = format!("user-{number}");
+        let rest = others.iter().enumerate().filter(|(other, _)| *other != number);
+        let rest = rest.map(|(_, rule)| *rule);
+        let url = allow(&server, &name, &least.iter().copied().chain(rest).collect::<Vec<_>>());
+        let (server, lacks) = (Arc::clone(&server), others.get(number).copied());
+        users.spawn(async move {
+            let _managers = do_everything(&url, &name).await;
+            // Some of it is done only after a while.
+            if let Some(rule) = lacks {
+                let is_denied = || async { denied(&server).iter().any(|(user, _)| *user == name) };
+                eventually(&format!("`{rule}` to be missed"), is_denied).await;
+            }
+        });
+    }
+    users.join_all().await;
+    let all = format!("user-{}", others.len());
+    let denied: Vec<_> = denied(&server).into_iter().filter(|(user, _)| *user == all).collect();
+    assert_eq!(denied, []);
+}
+
+/// Uses all that the table of permissions names, whatever comes of it. Returns the managers, which go on in the background.
+async fn do_everything(url: &str, user: &str) -> [LockManager; 2] {
+    // The calls for a replica that there is not wait for twice that time.
+    let silence = Duration::from_secs(3);
+    let managers = [0, 1].map(|_| LockManager::builder(url).response_timeout(silence).build().unwrap());
+    let requests = |locks: &LockManager| {
+        let lock = |what: &str| locks.lock(format!("{user}:{what}")).wait(Duration::from_secs(5));
+        [
+            lock("exclusive"),
+            lock("tokens").fencing(),
+            lock("fair").fair(),
+            lock("written").write(),
+            lock("semaphore").semaphore(1),
+            lock("owner").owner(&format!("{locks:p}")),
+            lock("replicated").min_replicas(1),
+        ]
+    };
+    managers[0].check_setup().await.unwrap();
+    let mut calls = JoinSet::new();
+    for locks in &managers {
+        for request in requests(locks) {
+            calls.spawn(request.run(tokio::time::sleep(Duration::from_millis(300))));
+        }
+        calls.spawn(locks.lock(format!("{user}:written")).read().run(async {}));
+    }
+    let everything = calls.join_all();
+    let [locks, _] = &managers;
+    let elsewhere = LockManager::builder(&format!("{url}/1")).build().unwrap();
+    let _ = tokio::join!(
+        everything,
+        locks.inspect("exclusive"),
+        locks.list("*"),
+        locks.force_release("nothing"),
+        elsewhere.check_connection()
+    );
+    managers
+}
