@@ -11,3 +11,9 @@ plant library-tells-its-name lock-runtime/src/store/redis/url.rs \
     '' \
     promises permissions::the_server_denies_nothing_to_a_user_with_the_lines_for_what_it_does \
     '"client'
+
+plant list-looks-beside-locks lock-runtime/src/store/redis/ops/inspect.rs \
+    'keys.filter(|key| !names.is_reserved(key))' \
+    'keys.filter(|key| !names.is_reserved(key) || true)' \
+    promises permissions::a_user_of_the_keys_that_the_layout_lists_needs_no_other \
+    'NOPERM'

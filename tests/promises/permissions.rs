@@ -1,4 +1,4 @@
-//! What the server's user needs: the commands that `docs/operations.md` lists under "Permissions".
+//! What the server's user needs: the commands that `docs/operations.md` lists under "Permissions", and the keys that `docs/layout.md` lists.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -316,6 +316,73 @@ async fn no_permission_that_the_documents_list_is_needless() {
     let all = format!("user-{}", others.len());
     let denied: Vec<_> = denied(&server).into_iter().filter(|(user, _)| *user == all).collect();
     assert_eq!(denied, []);
+}
+
+/// The user has no pattern but the keys of its locks and those that the document names.
+#[tokio::test]
+async fn a_user_of_the_keys_that_the_layout_lists_needs_no_other() {
+    let page = include_str!("../../docs/layout.md");
+    let (_, table) = page.split_once("| key | type | content | expiry |").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let cells = table.lines().filter_map(|row| row.split('|').nth(1));
+    // Every second piece stands in backticks. Keys with the number of a slot are those of a cluster.
+    let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let names: Vec<&str> = names.filter(|name| !name.contains("<n>")).collect();
+    assert!(names.len() >= 8, "{names:?}");
+    let server = Arc::new(Server::builder().arg("acllog-max-len", "1000").start());
+    let keys = [
+        "exclusive",
+        "fair",
+        "written",
+        "semaphore",
+        "owner",
+        "kept",
+        "one",
+        "another",
+        "forced",
+        "read",
+        "old",
+    ];
+    let patterns = keys.iter().flat_map(|key| {
+        let of_key = |name: &&str| format!("~{}", name.replace("<prefix>", "dist_lock:").replace("<key>", key));
+        names.iter().map(of_key).collect::<Vec<_>>()
+    });
+    let patterns: Vec<String> = patterns.collect();
+    let commands = all().into_iter().filter(|rule| !rule.starts_with('~'));
+    let rules: Vec<&str> = patterns.iter().map(String::as_str).chain(commands).collect();
+    let url = allow(&server, "exact", &rules);
+    let managers = [connected(&url).await, connected(&url).await];
+    waiting(&server, &managers).await;
+    let [locks, other] = &managers;
+    locks.lock("fair").fencing().run(async {}).await.unwrap();
+    other.lock("written").write().fencing().run(async {}).await.unwrap();
+    let held = locks.lock("exclusive").acquire().await.unwrap();
+    let waiting = tokio::spawn(other.lock("exclusive").run(async {}));
+    eventually("a call to wait", || async { waits_for(&server, "exclusive") }).await;
+    let listed = other.list("*").await.unwrap();
+    assert!(
+        listed.iter().any(|lock| &*lock.key == "exclusive" && lock.waiters == 1),
+        "{listed:?}"
+    );
+    held.release().await.unwrap();
+    waiting.await.unwrap().unwrap();
+    let builder = || LockManager::builder(&url).legacy_setnx();
+    as_old_clients([patient(builder()).await, patient(builder()).await]).await;
+    for locks in &managers {
+        locks.shutdown().await;
+    }
+    assert_eq!(denied(&server), []);
+
+    // Without the keys of the check at start-up, the refusal names them.
+    let rules: Vec<&str> = rules.into_iter().filter(|rule| !rule.contains("%lock-probe")).collect();
+    let said = refused(&allow(&server, "exact", &rules)).await;
+    for key in [
+        "dist_lock:%lock-probe",
+        "dist_lock:%lock-queue:{dist_lock:%lock-probe}",
+        "dist_lock:%lock-fence",
+    ] {
+        assert!(said.contains(&format!("`~{key}`")), "{said}");
+    }
 }
 
 /// Uses all that the table of permissions names, whatever comes of it. Returns the managers, which go on in the background.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::LockError;
 use crate::host;
-use crate::key::{Names, RESERVED};
+use crate::key::Names;
 use crate::manager::LockManager;
 use crate::store::info::LockInfo;
 use crate::store::{self, StoreFuture};
@@ -85,10 +85,7 @@ impl LockManager {
             let page = self.ask(pattern, self.shared().store.list(&whole, from)).await?;
             for info in page.locks {
                 let info = self.without_prefix(info);
-                // A pattern cannot exclude the library's own keys.
-                if !info.key.starts_with(RESERVED) {
-                    found.insert(info.key.clone(), info);
-                }
+                found.insert(info.key.clone(), info);
             }
             from = page.next;
             if from == 0 {

@@ -119,6 +119,12 @@ impl Keyspace {
         &self.prefix
     }
 
+    /// Returns `true` for a key that is the library's own, and no lock's.
+    pub(super) fn is_reserved(&self, key: &str) -> bool {
+        key.strip_prefix(&*self.prefix)
+            .is_some_and(|name| name.starts_with(RESERVED))
+    }
+
     /// Returns the key for the check of permissions.
     pub(super) fn probe(&self) -> String {
         let probe = format!("{}{RESERVED}probe", self.prefix);

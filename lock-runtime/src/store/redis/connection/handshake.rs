@@ -111,12 +111,13 @@ pub(super) async fn check_permissions(
         run("EVALSHA", &release.hash, &release_keys, &given_back),
     ] {
         let answer = the_one(command.query_async::<Value>(connection).await);
-        answer.map_err(|error| refused(&error, names))?;
+        answer.map_err(|error| refused(&error, names, &keys))?;
     }
     Ok(())
 }
 
-fn refused(error: &RedisError, names: &Keyspace) -> StoreError {
+/// Returns the error of a check that has named `keys`.
+fn refused(error: &RedisError, names: &Keyspace, keys: &[&str]) -> StoreError {
     let is_of_cluster = failure::is_of_cluster(error);
     let error = failure::sort(error, true);
     if error.is_permanent() && !is_of_cluster {
@@ -124,7 +125,8 @@ fn refused(error: &RedisError, names: &Keyspace) -> StoreError {
         return StoreError::permanent(format!("the server does not allow what locks need: {}", error.cause())).advise(format!(
             "allow it `~{prefix}* +get +mget +set +pttl +pexpire +del +eval +evalsha +client|tracking +info resetchannels &{prefix}* +time +zadd \
              +zrem +zscore +zrange +zrangebyscore +subscribe +unsubscribe +publish +scan +incr +wait +select`, of which those after `+evalsha` are for \
-             some uses only (README, \"Permissions\")"
+             some uses only (README, \"Permissions\"); patterns for single keys must cover those of this check as well: `~{}`",
+            keys.join("` `~")
         ));
     }
     error

@@ -179,7 +179,7 @@ impl LegacySetnxStore {
 
     async fn page(&self, pattern: &str, from: u64) -> Result<LockPage, StoreError> {
         let slot = self.server.commands.here();
-        let (next, found) = scan(&slot, &format!("{pattern}{SUFFIX}"), from).await?;
+        let (next, found) = scan(&slot, &self.server.names, &format!("{pattern}{SUFFIX}"), from).await?;
         let keys: Vec<_> = found.iter().filter_map(|key| key.strip_suffix(SUFFIX)).collect();
         let mut locks = Vec::new();
         for keys in keys.chunks(BATCH) {

@@ -8,6 +8,7 @@ use crate::store::redis::RedisStore;
 use crate::store::redis::connection::ConnectionSlot;
 use crate::store::redis::connection::eval;
 use crate::store::redis::connection::failure::sort;
+use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::reply::{as_remaining, fence_of, holder_of, unexpected};
 use crate::store::redis::scripts::{LockScript, QUEUE};
 use crate::store::{FencingToken, Limited, LockPage, StoreError};
@@ -49,7 +50,7 @@ impl RedisStore {
         pattern: &str,
         from: u64,
     ) -> Result<(u64, Vec<String>), StoreError> {
-        scan(&self.commands.here(), pattern, from).await
+        scan(&self.commands.here(), &self.names, pattern, from).await
     }
 
     /// Returns the locks under these keys that have holders.
@@ -82,9 +83,10 @@ impl RedisStore {
     }
 }
 
-/// Returns the position from which to go on, and the next keys that match.
+/// Returns the position from which to go on, and the next keys that match, without the library's own.
 pub(in crate::store::redis) async fn scan(
     slot: &ConnectionSlot,
+    names: &Keyspace,
     pattern: &str,
     from: u64,
 ) -> Result<(u64, Vec<String>), StoreError> {
@@ -98,7 +100,8 @@ pub(in crate::store::redis) async fn scan(
     let (next, keys): (u64, Vec<Vec<u8>>) = from_redis_value(answer.clone()).map_err(|_| unexpected(&answer))?;
     // A key that is not UTF-8 is not the library's.
     let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
-    Ok((next, keys.collect()))
+    // A pattern cannot exclude them.
+    Ok((next, keys.filter(|key| !names.is_reserved(key)).collect()))
 }
 
 /// Inspects locks by a script, in one round trip, with `None` for a key that is not a lock.
