@@ -1,10 +1,11 @@
 //! Makes connections to servers.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::select_ok;
@@ -19,7 +20,7 @@ use super::failure::{NEEDS_HELLO, Reason, ReasonKind};
 use super::heard::{self, ReasonOf};
 #[cfg(feature = "tls")]
 use super::tls::{self, Tls};
-use crate::host::{Host, caught};
+use crate::host::{Host, Moment, caught};
 use crate::store::health::ServerRole;
 use crate::store::redis::credentials::Provider;
 use crate::store::redis::settings::RedisSettings;
@@ -91,9 +92,16 @@ impl Dial {
     }
 }
 
+/// The time for which it counts whether a server [hangs up at `HELLO`](Transport::hangs_up_at_hello).
+/// To find that out takes another connection, and redials are paced.
+const FOUND_FOR: Duration = Duration::from_secs(1);
+
 /// Makes connections over TCP, TLS and Unix sockets.
 struct Transport {
     host: Host,
+    /// The addresses that have closed a connection without a word, with the last time at which it was
+    /// found out whether they do so at `HELLO` only.
+    hung_up: Mutex<BTreeMap<String, (Moment, bool)>>,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
 }
@@ -112,6 +120,7 @@ impl Transport {
         }
         Ok(Self {
             host: host.clone(),
+            hung_up: Mutex::default(),
             #[cfg(feature = "tls")]
             tls: is_tls.then(|| Tls::new(settings)).transpose()?,
         })
@@ -125,10 +134,15 @@ impl Transport {
         let made = self.log_in(info.addr(), info.redis_settings(), config).await;
         match &made {
             Err(error) if Reason::of(error).is_some_and(|reason| reason.kind == ReasonKind::HungUp) => {
-                match self.hangs_up_at_hello(info.addr()).await {
-                    Some(reason) => Err(reason.into()),
-                    None => made,
+                if !self.hangs_up_at_hello(info.addr()).await {
+                    return made;
                 }
+                Err(Reason::lasting(
+                    "what answers at this address closes the connection at `HELLO 3`, as a proxy does that knows the \
+                     commands of older clients only",
+                    NEEDS_HELLO,
+                )
+                .into())
             }
             _ => made,
         }
@@ -222,30 +236,45 @@ impl Transport {
         }
     }
 
-    /// Asks what has closed a connection without a word for something that clients of every age ask, and
-    /// then for `HELLO`. Returns a reason if it closes the connection at `HELLO` only: a server that is about
-    /// to end, or a balancer without one, closes it at both.
-    async fn hangs_up_at_hello(&self, addr: &ConnectionAddr) -> Option<Reason> {
+    /// Returns `true` if what has closed a connection without a word does so at `HELLO` only. A server
+    /// that is about to end, or a balancer without one, closes every connection.
+    async fn hangs_up_at_hello(&self, addr: &ConnectionAddr) -> bool {
+        let name = addr.to_string();
+        let now = self.host.now();
+        {
+            let mut hung_up = self.hung_up();
+            hung_up.retain(|_, (found, _)| now.since(*found) < FOUND_FOR);
+            if let Some((_, at_hello)) = hung_up.get(&name) {
+                return *at_hello;
+            }
+            hung_up.insert(name.clone(), (now, false));
+        }
+        let at_hello = self.takes_all_but_hello(addr).await;
+        self.hung_up().insert(name, (now, at_hello));
+        at_hello
+    }
+
+    fn hung_up(&self) -> MutexGuard<'_, BTreeMap<String, (Moment, bool)>> {
+        self.hung_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks, on another connection, for something that clients of every age ask, and then for `HELLO`.
+    async fn takes_all_but_hello(&self, addr: &ConnectionAddr) -> bool {
         // With these, `redis` sends nothing by itself.
         let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
-        let mut connection = self.log_in(addr, &bare, config).await.ok()?;
+        let Ok(mut connection) = self.log_in(addr, &bare, config).await else {
+            return false;
+        };
         match redis::cmd("PING").query_async::<Value>(&mut connection).await {
             Ok(_) => {}
             Err(error) if matches!(error.code(), Some("NOAUTH" | "NOPERM")) => {}
-            Err(_) => return None,
+            Err(_) => return false,
         }
         let hello = redis::cmd("HELLO").arg(3).query_async::<Value>(&mut connection).await;
-        let has_hung_up = hello.is_err_and(|error| error.is_connection_dropped());
-        has_hung_up.then(|| {
-            Reason::lasting(
-                "what answers at this address closes the connection at `HELLO 3`, as a proxy does that knows the commands of older \
-                 clients only",
-                NEEDS_HELLO,
-            )
-        })
+        hello.is_err_and(|error| error.is_connection_dropped())
     }
 }
 
