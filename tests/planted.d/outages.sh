@@ -94,12 +94,6 @@ plant endless-clean-up lock-runtime/src/hold/upkeep/releaser.rs \
     promises outages::what_cleans_up_after_an_acquire_without_an_answer_ends_when_that_cannot_arrive_any_more \
     'the connections to be closed'
 
-plant keys-in-one-slice lock-runtime/src/store/redis/ops/exclusive_renew.lua \
-    'local SLICE = 4000' \
-    'local SLICE = 20000' \
-    crowds keys::ten_thousand_keys_of_one_call_are_renewed \
-    'a renewal of all keys'
-
 plant impatient-with-slow-lines lock-runtime/src/store/redis/connection/slot.rs \
     'let patience = (live.usual() * 2)' \
     'let patience = (live.usual() / 100)' \

@@ -42,8 +42,8 @@ plant tokens-drawn-ahead lock-runtime/src/store/holder.rs \
     'a token that was drawn ahead was used twice'
 
 plant said-twice lock-runtime/src/error.rs \
-    '#[error("lock `{key}`: the store failed{}", failed_when(*.began))]' \
-    '#[error("lock `{key}`: the store failed{}: {source}", failed_when(*.began))]' \
+    'Self::Store { source, .. } => source.source(),' \
+    'Self::Store { source, .. } => Some(source),' \
     promises words::what_a_server_refuses_is_said_once_with_what_to_do \
     'is said twice'
 
