@@ -69,7 +69,7 @@ use proc_macro::TokenStream;
 /// | `lease` | [duration](#durations) | `30` | time to live in the store, renewed while the body runs. It limits how long a crashed holder blocks others, not how long your function may take |
 /// | `wait` | duration | `10` | limits the whole acquisition; with `0` the call tries once |
 /// | `renew` | `true`, `false` | `true` | `false`: the lease is not renewed, and the body is cancelled at its end |
-/// | `max_renewals` | number, or an expression of type `u32` | `30` | cancels the body with `LockError::Hung` when one more renewal than this would be due. That is after 2/3 of the lease × (`max_renewals` + 1): by default after 20.7 leases, 620 s |
+/// | `max_renewals` | number, or an expression of type `u32` | `30` | cancels the body with `LockError::Hung` when one more renewal than this would be due. That is after 2/3 of the lease × (`max_renewals` + 1): by default after 620 s, with a lease of 30 s |
 /// | `max_hold` | duration | – | the same limit as a time, instead of `max_renewals` |
 /// | `at_least` | duration | `0` | the lock stays taken for at least this long after the grant, even if the body ends sooner |
 /// | `lock_delay` | duration | `0` | after the lease expires without a release, keeps the lock closed this long so that the lost holder's requests in flight can land before the next holder enters |

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
+use crate::host;
 use crate::store::StoreError;
 
 /// The health of one server that a manager uses.
@@ -137,6 +138,7 @@ impl HealthChanges {
     /// # Cancel safety
     /// Cancel safe: a change that was not returned is returned by the next call.
     pub async fn next(&mut self) -> Option<Health> {
+        host::take_part().await;
         let servers = self.0.as_mut()?;
         servers.changed().await.ok()?;
         let servers = servers.borrow_and_update().clone();

@@ -146,6 +146,39 @@ impl<'a> Parts<'a> {
         }
     }
 
+    /// Checks that the scheme is that of several servers, which are reached over TCP.
+    pub(super) fn check_transport(&self) -> Result<(), String> {
+        match self.transport() {
+            "redis" | "rediss" | "valkey" | "valkeys" => Ok(()),
+            _ => Err(format!("the scheme `{}` is not known", self.scheme)),
+        }
+    }
+
+    /// Returns the settings of the servers at all addresses, for this user.
+    ///
+    /// # Errors
+    /// Fails with the problem of an address, or if none of `kind` is there.
+    pub(super) fn servers(
+        &self,
+        user_info: &str,
+        default_port: u16,
+        kind: &str,
+    ) -> Result<Vec<ConnectionInfo>, String> {
+        let mut servers = Vec::new();
+        for host in self.hosts.split(',').map(str::trim).filter(|host| !host.is_empty()) {
+            let address = match port(host) {
+                Some(_) => host.to_owned(),
+                None => format!("{host}:{default_port}"),
+            };
+            let server = self.server(user_info, &address, 0);
+            servers.push(server.map_err(|problem| format!("`{}`: {problem}", name_of(host)))?);
+        }
+        if servers.is_empty() {
+            return Err(format!("it does not have the address of {kind}"));
+        }
+        Ok(servers)
+    }
+
     /// Returns the scheme without what stands behind a `+`.
     pub(super) fn transport(&self) -> &str {
         self.scheme.split('+').next().unwrap_or_default()
@@ -257,14 +290,14 @@ impl<'a> Parts<'a> {
 }
 
 /// Returns what stands in place of an address's port.
-pub(super) fn port(address: &str) -> Option<&str> {
+fn port(address: &str) -> Option<&str> {
     let end = address.rsplit(']').next()?;
     end.split_once(':').map(|(_, port)| port)
 }
 
 /// Returns an address without its port, for messages: it may be a password, where the host was left
 /// out.
-pub(super) fn name_of(address: &str) -> &str {
+fn name_of(address: &str) -> &str {
     let port = port(address).map_or(0, |port| port.len() + 1);
     address.split_at(address.len() - port).0
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use redis::ConnectionInfo;
 
-use crate::store::redis::url::{self, Parts};
+use crate::store::redis::url::Parts;
 
 /// The form of the URL, for messages.
 const FORM: &str = "redis+cluster://[user:password@]host[:6379][,host…]";
@@ -33,28 +33,13 @@ impl ClusterUrl {
 
     fn read(url: &str) -> Result<Self, String> {
         let parts = Parts::of(url)?;
-        if !matches!(parts.transport(), "redis" | "rediss" | "valkey" | "valkeys") {
-            return Err(format!("the scheme `{}` is not known", parts.scheme));
-        }
+        parts.check_transport()?;
         let [db] = parts.parameters(["db"])?;
         parts.check_one_user()?;
         if parts.database(db)? != 0 {
             return Err("a cluster has database 0 only".to_owned());
         }
-        let mut nodes = Vec::new();
-        for host in parts.hosts.split(',').map(str::trim).filter(|host| !host.is_empty()) {
-            let has_port = url::port(host).is_some();
-            let place = if has_port {
-                host.to_owned()
-            } else {
-                format!("{host}:{DEFAULT_PORT}")
-            };
-            let node = parts.server(parts.user_info, &place, 0);
-            nodes.push(node.map_err(|problem| format!("`{}`: {problem}", url::name_of(host)))?);
-        }
-        if nodes.is_empty() {
-            return Err("it does not have the address of a node".to_owned());
-        }
+        let nodes = parts.servers(parts.user_info, DEFAULT_PORT, "a node")?;
         Ok(Self { nodes })
     }
 }

@@ -43,9 +43,7 @@ impl SentinelUrl {
 
     fn read(url: &str) -> Result<Self, String> {
         let parts = Parts::of(url)?;
-        if !matches!(parts.transport(), "redis" | "rediss" | "valkey" | "valkeys") {
-            return Err(format!("the scheme `{}` is not known", parts.scheme));
-        }
+        parts.check_transport()?;
         let [db, user, password] = parts.parameters(["db", "sentinel_user", "sentinel_password"])?;
         parts.check_one_user()?;
         let master = parts.path;
@@ -68,22 +66,8 @@ impl SentinelUrl {
             (user, password) if user.is_empty() && password.is_empty() => String::new(),
             (user, password) => format!("{user}:{password}@"),
         };
-        let mut sentinels = Vec::new();
-        for host in parts.hosts.split(',').map(str::trim).filter(|host| !host.is_empty()) {
-            let has_port = url::port(host).is_some();
-            let host = if has_port {
-                host.to_owned()
-            } else {
-                format!("{host}:{DEFAULT_PORT}")
-            };
-            let sentinel = parts.server(&sentinel_user_info, &host, 0);
-            sentinels.push(sentinel.map_err(|problem| format!("`{}`: {problem}", url::name_of(&host)))?);
-        }
-        if sentinels.is_empty() {
-            return Err("it does not have the address of a sentinel".to_owned());
-        }
         Ok(Self {
-            sentinels,
+            sentinels: parts.servers(&sentinel_user_info, DEFAULT_PORT, "a sentinel")?,
             server: parts.server(parts.user_info, "localhost", db)?,
             master: master.to_owned(),
         })
