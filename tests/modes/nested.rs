@@ -282,3 +282,21 @@ async fn two_managers_of_one_server_have_the_same_locks() {
     });
     assert_eq!(nested.await.unwrap(), 2);
 }
+
+#[tokio::test]
+async fn the_locks_of_old_clients_are_others_under_the_same_keys() {
+    let server = Server::start();
+    let old = patient(LockManager::builder(&server.url()).legacy_setnx()).await;
+    let new = patient(LockManager::builder(&server.url())).await;
+    let theirs = patient(LockManager::builder(&server.url())).await;
+    let theirs = theirs.lock("k").acquire().await.unwrap();
+    let nested = old.lock("k").reentrant().run(async {
+        let busy = once(new.lock("k").reentrant()).acquire().await.map(drop);
+        theirs.release().await.unwrap();
+        let free = once(new.lock("k")).acquire().await.map(drop);
+        (busy, free)
+    });
+    let (busy, free) = nested.await.unwrap();
+    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    free.expect("the old clients' lock is another one");
+}

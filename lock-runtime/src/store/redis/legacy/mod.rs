@@ -62,6 +62,8 @@ pub(super) fn all() -> [(&'static str, &'static LockScript); 6] {
 #[derive(Debug)]
 pub struct LegacySetnxStore {
     server: RedisStore,
+    /// Not that of the server: a lock in another form under the same key is another lock.
+    place: Option<String>,
 }
 
 /// The keys of one lock.
@@ -85,7 +87,8 @@ impl LegacySetnxStore {
 
     pub(crate) fn new(host: &Host, url: &str, prefix: &str, settings: &RedisSettings) -> Result<Self, StoreError> {
         let server = RedisStore::new(host, url, prefix, settings)?;
-        Ok(Self { server })
+        let place = server.place().map(|place| format!("{place}, as of old clients"));
+        Ok(Self { server, place })
     }
 
     fn keys_of(&self, key: &str) -> Keys {
@@ -215,7 +218,7 @@ impl LockStore for LegacySetnxStore {
     }
 
     fn place(&self) -> Option<&str> {
-        self.server.place()
+        self.place.as_deref()
     }
 
     fn skew(&self) -> Duration {
