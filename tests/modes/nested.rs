@@ -300,3 +300,20 @@ async fn the_locks_of_old_clients_are_others_under_the_same_keys() {
     assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
     free.expect("the old clients' lock is another one");
 }
+
+#[tokio::test]
+async fn a_manager_that_is_shut_down_re_enters_no_lock_of_another_one() {
+    let server = Server::start();
+    let outer = patient(LockManager::builder(&server.url())).await;
+    let inner = patient(LockManager::builder(&server.url())).await;
+    inner.shutdown().await;
+    let nested = outer
+        .lock("k")
+        .reentrant()
+        .run(inner.lock("k").reentrant().run(async {}));
+    let refused = nested.await.unwrap();
+    assert!(
+        matches!(refused, Err(LockError::Closed { began: false, .. })),
+        "{refused:?}"
+    );
+}

@@ -178,6 +178,12 @@ impl Acquisition {
             };
             match call_tree::relation(&manager, keys, options.mode(), options.reentrant) {
                 Relation::None => {}
+                Relation::Within(outer)
+                    if manager.closed.is_cancelled() && !Arc::ptr_eq(&outer.manager, &manager.backend) =>
+                {
+                    let key = name();
+                    return Err(LockError::Closed { key, began: false });
+                }
                 Relation::Within(outer) => within = Guard::nested(outer, options.on_lost).map(Box::new),
                 Relation::Deadlock => return Err(LockError::WouldDeadlock { key: name() }),
             }
