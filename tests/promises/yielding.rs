@@ -67,6 +67,10 @@ async fn calls() -> Vec<(&'static str, Call)> {
         call!("inspect, closed", closed, closed.inspect("held")),
         call!("list", locks, locks.list("*")),
         call!("force_release", locks, locks.force_release("free")),
+        call!("connect, refused", locks, async {
+            let _ = &locks;
+            LockManager::connect("nonsense").await
+        }),
         call!("check_connection", locks, locks.check_connection()),
         call!("check_setup", locks, locks.check_setup()),
         call!("shutdown", closed, closed.shutdown()),

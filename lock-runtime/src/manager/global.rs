@@ -4,6 +4,7 @@ use once_cell::sync::OnceCell;
 use std::cell::RefCell;
 
 use crate::error::ConfigError;
+use crate::host;
 use crate::manager::LockManager;
 use crate::manager::url;
 
@@ -39,6 +40,7 @@ static GLOBAL: OnceCell<Global> = OnceCell::new();
 /// # Cancel safety
 /// If the future is dropped before it completes, it sets no global manager.
 pub async fn init(url: &str) -> Result<&'static LockManager, ConfigError> {
+    host::take_part().await;
     let global = if let Some(global) = GLOBAL.get() {
         global
     } else {

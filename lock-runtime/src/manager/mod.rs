@@ -67,6 +67,7 @@ impl LockManager {
     /// # Cancel safety
     /// If the future is dropped, no manager is created, and its connection is closed.
     pub async fn connect(url: &str) -> Result<Self, ConfigError> {
+        host::take_part().await;
         let manager = Self::builder(url).build()?;
         manager.check_connection().await?;
         manager.warn_of_setup().await;
