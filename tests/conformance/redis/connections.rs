@@ -144,6 +144,32 @@ async fn a_server_that_asks_for_a_client_certificate_gets_the_one_given() {
     .await;
 }
 
+/// Such a server ends each handshake in which a client goes on with a session from before.
+#[tokio::test]
+async fn a_server_that_keeps_no_sessions_of_tls_is_reached_again_and_again() {
+    for protocols in ["TLSv1.2", "TLSv1.3"] {
+        let server = Server::builder()
+            .tls(Certificate::Valid)
+            .arg("tls-auth-clients", "yes")
+            .arg("tls-session-caching", "no")
+            .arg("tls-protocols", protocols)
+            .start();
+        let files = server.tls_files();
+        let (certificate, key) = (fs::read(files.certificate).unwrap(), fs::read(files.key).unwrap());
+        let manager = trusting(&server).client_certificate(certificate, key).build().unwrap();
+        for _ in 0..3 {
+            a_lock_works(&manager).await;
+            server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+        a_lock_works(&manager).await;
+        assert!(
+            !server.log().contains("Error accepting"),
+            "{protocols}: {}",
+            server.log()
+        );
+    }
+}
+
 #[tokio::test]
 async fn plain_text_to_a_tls_server_and_tls_to_a_plain_one_are_errors() {
     let server = Server::builder().tls(Certificate::Valid).start();

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use redis::RedisError;
+use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -39,7 +40,7 @@ impl Tls {
             None => of_the_system(),
         };
         let config = config.with_root_certificates(roots);
-        let config = match &settings.client_certificate {
+        let mut config = match &settings.client_certificate {
             None => config.with_no_client_auth(),
             Some((certificate, key)) => {
                 let problem = |problem: String| format!("the client's certificate is not understood: {problem}");
@@ -49,6 +50,9 @@ impl Tls {
                 config.map_err(|error| problem(error.to_string()))?
             }
         };
+        // A server that keeps no sessions (`tls-session-caching no`), and asks for a client's certificate, ends
+        // each handshake that goes on with one.
+        config.resumption = Resumption::disabled();
         Ok(Self(Arc::new(config).into()))
     }
 
