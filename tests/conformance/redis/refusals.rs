@@ -3,13 +3,14 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager, LockManagerBuilder};
 use lock_tests::certificates::Certificate;
+use lock_tests::proxy::Close;
 use lock_tests::server::Kind;
-use lock_tests::{PATIENCE, Server, chain, eventually};
+use lock_tests::{Action, Command, PATIENCE, Proxy, Server, chain, eventually, patient};
 
 fn unhurried(url: &str) -> LockManagerBuilder {
     LockManager::builder(url)
@@ -181,6 +182,26 @@ async fn a_proxy_that_hangs_up_at_hello_is_named_as_such() {
         )
         .await;
     }
+}
+
+/// As a proxy does that answers `PING` itself while its server is down.
+#[tokio::test]
+async fn what_has_answered_hello_before_is_waited_for_when_it_hangs_up_there() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let manager = patient(unhurried(&proxy.url())).await;
+    let is_down = Arc::new(AtomicBool::new(true));
+    let hangs_up = Arc::clone(&is_down);
+    let is_refused = move |command: &Command| command.is("HELLO") && hangs_up.load(Ordering::Relaxed);
+    let refused = proxy.on_each(is_refused, Action::CloseBefore(Close::Fin));
+    proxy.cut(Close::Fin);
+    let waiting = manager.lock("k").wait(PATIENCE * 2).acquire();
+    let outage = async {
+        refused.done_times(8).await;
+        is_down.store(false, Ordering::Relaxed);
+    };
+    let (guard, ()) = tokio::join!(waiting, outage);
+    guard.unwrap().release().await.unwrap();
 }
 
 /// As a balancer does whose servers are down, or a server that is about to end.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -102,6 +103,9 @@ struct Transport {
     /// The addresses that have closed a connection without a word, with the last time at which it was
     /// found out whether they do so at `HELLO` only.
     hung_up: Mutex<BTreeMap<String, (Moment, bool)>>,
+    /// `true` once `HELLO` was answered at any address. What hangs up at it from then on is in trouble that
+    /// may pass.
+    has_said_hello: AtomicBool,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
 }
@@ -121,6 +125,7 @@ impl Transport {
         Ok(Self {
             host: host.clone(),
             hung_up: Mutex::default(),
+            has_said_hello: AtomicBool::new(false),
             #[cfg(feature = "tls")]
             tls: is_tls.then(|| Tls::new(settings)).transpose()?,
         })
@@ -133,8 +138,12 @@ impl Transport {
     ) -> Result<MultiplexedConnection, RedisError> {
         let made = self.log_in(info.addr(), info.redis_settings(), config).await;
         match &made {
+            Ok(_) => {
+                self.has_said_hello.store(true, Ordering::Relaxed);
+                made
+            }
             Err(error) if Reason::of(error).is_some_and(|reason| reason.kind == ReasonKind::HungUp) => {
-                if !self.hangs_up_at_hello(info.addr()).await {
+                if self.has_said_hello.load(Ordering::Relaxed) || !self.hangs_up_at_hello(info.addr()).await {
                     return made;
                 }
                 Err(Reason::lasting(
