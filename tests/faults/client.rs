@@ -212,20 +212,15 @@ fn blocked_workers_do_not_stop_renewals() {
 #[tokio::test]
 async fn a_body_that_keeps_its_thread_past_the_deadline_is_not_polled_again_and_is_counted() {
     let server = Server::start();
-    let locks = connected(&server.url()).await;
+    let clock = JumpingClock::default();
+    let locks = connected_by(&server.url(), &clock).await;
     let went_on = AtomicBool::new(false);
-    let call = locks
-        .lock("busy-loop")
-        .lease(Duration::from_secs(3))
-        .renew(false)
-        .run(async {
-            let deadline = current().unwrap().deadline();
-            while lock_runtime::BootClock.now() <= deadline {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            tokio::task::yield_now().await;
-            went_on.store(true, Ordering::SeqCst);
-        });
+    let call = locks.lock("busy-loop").lease(LONG).renew(false).run(async {
+        // The time passes during one poll.
+        clock.jump(LONG);
+        tokio::task::yield_now().await;
+        went_on.store(true, Ordering::SeqCst);
+    });
     assert_eq!(lost(call.await), cancelled(LostReason::Expired));
     assert!(
         !went_on.load(Ordering::SeqCst),
