@@ -29,7 +29,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use once_cell::sync::Lazy;
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -103,6 +103,11 @@ impl Runtime {
             #[cfg(lock_simulation)]
             number: self.number,
         }
+    }
+
+    /// Returns `true` if only threads inside `block_on` run its tasks, and look at its sockets.
+    pub(crate) fn has_no_threads(&self) -> bool {
+        self.handle.runtime_flavor() == RuntimeFlavor::CurrentThread
     }
 }
 

@@ -366,10 +366,11 @@ impl ConnectionSlot {
     }
 
     /// Returns `true` if the connection may have ended without the runtime of this slot, which drives
-    /// it, having seen that.
+    /// it, having seen that: nobody may have run a runtime without threads of its own.
     fn may_have_ended(&self, live: &Connection) -> bool {
-        let quiet = self.host().now().as_nanos().saturating_sub(live.heard());
-        self.inner.home.is_some() && Duration::from_nanos(quiet) >= UNSEEN
+        let has_no_threads = self.inner.home.as_ref().is_some_and(Runtime::has_no_threads);
+        let quiet = || self.host().now().as_nanos().saturating_sub(live.heard());
+        has_no_threads && Duration::from_nanos(quiet()) >= UNSEEN
     }
 
     /// Returns the connection, retrying until there is one.
