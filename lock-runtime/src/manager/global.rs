@@ -50,7 +50,10 @@ pub async fn init(url: &str) -> Result<&'static LockManager, ConfigError> {
             url: Some(url.to_owned()),
         };
         // Of several calls at one time, the first to connect decides.
-        GLOBAL.try_insert(new).unwrap_or_else(|(first, _)| first)
+        match GLOBAL.try_insert(new) {
+            Ok(global) => return Ok(&global.manager),
+            Err((first, _)) => first,
+        }
     };
     if global.url.as_deref() != Some(url) {
         return Err(already_set(global));

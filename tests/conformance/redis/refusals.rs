@@ -288,29 +288,25 @@ async fn a_name_that_does_not_exist_is_told_and_tried_again() {
 /// Each sentinel and each node is asked on a connection of its own.
 #[tokio::test]
 async fn what_a_sentinel_or_a_node_says_reaches_the_caller_too() {
-    let protected = || listener(|mut stream| drop(stream.write_all(PROTECTED.as_bytes())));
-    for url in [
-        format!("redis+sentinel://{},{}/orders", protected(), protected()),
-        format!("redis+cluster://{},{}", protected(), protected()),
-    ] {
-        says(
-            unhurried(&url),
+    for (answer, is_permanent, words) in [
+        (
+            PROTECTED,
             true,
-            &["DENIED Redis is running in protected mode", "requirepass"],
-        )
-        .await;
-    }
-    let full = || listener(|mut stream| drop(stream.write_all(b"-ERR max number of clients reached\r\n")));
-    for url in [
-        format!("redis+sentinel://{},{}/orders", full(), full()),
-        format!("redis+cluster://{},{}", full(), full()),
-    ] {
-        says(
-            unhurried(&url),
+            ["DENIED Redis is running in protected mode", "requirepass"],
+        ),
+        (
+            "-ERR max number of clients reached\r\n",
             false,
-            &["max number of clients reached", "raise the server's maxclients"],
-        )
-        .await;
+            ["max number of clients reached", "raise the server's maxclients"],
+        ),
+    ] {
+        let refusing = || listener(move |mut stream| drop(stream.write_all(answer.as_bytes())));
+        for url in [
+            format!("redis+sentinel://{},{}/orders", refusing(), refusing()),
+            format!("redis+cluster://{},{}", refusing(), refusing()),
+        ] {
+            says(unhurried(&url), is_permanent, &words).await;
+        }
     }
 }
 
