@@ -15,10 +15,11 @@ use std::time::Duration;
 use atomic_waker::AtomicWaker;
 
 use crate::hold::guard::Guard;
-use crate::hold::upkeep::{Stake, UNDER_WAY, Watchdog};
+use crate::hold::upkeep::{Stake, Watchdog};
 use crate::hold::{Backend, Keeper};
 use crate::host::{Moment, Timer};
 use crate::store::Receipt;
+use crate::store::abandon::UNDER_WAY;
 
 /// The interval at which the lock thread asks the call in front of a line for a sign of life, while
 /// other calls wait behind it.

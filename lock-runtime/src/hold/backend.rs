@@ -1,49 +1,38 @@
 //! The state that all locks of one manager share: the store and its settings.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::hold::handover::HandoverLimits;
 use crate::hold::margins::Margins;
-use crate::host::{Clock, Host, Moment, Timer, TokioClock};
+use crate::host::{Host, Moment};
 use crate::key;
 use crate::stats::Counters;
-use crate::store::{self, Lane, LeaveFree, Limited, LockStore, LossReceiver, Ownership, ReleaseRequest, StoreError};
-
-/// The number of response time-outs for which a release waits for earlier ones.
-const PATIENCE: u32 = 10;
+use crate::store::access::Access;
+use crate::store::{Lane, LeaveFree, LockStore, LossReceiver, StoreError};
 
 /// The store of one manager, and the state that its locks share.
 #[derive(Debug)]
 pub(crate) struct Backend {
-    pub(crate) host: Host,
-    pub(crate) store: Arc<dyn LockStore>,
+    pub(crate) access: Arc<Access>,
     /// The store's number, the same in all managers that share the store.
     pub(super) number: u64,
     /// The store's URL, without the password.
     pub(crate) url: Box<str>,
     pub(crate) prefix: String,
     pub(super) margins: Margins,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// `true` if waits follow the clock of the caller's runtime while that clock is paused.
-    pub(super) follows_paused_clocks: bool,
     pub(super) reports_losses: bool,
-    pub(crate) response_timeout: Duration,
     pub(crate) stats: Counters,
-    trip: Trip,
     /// Counts held locks and releases under way, for `shutdown`.
     pub(crate) held: TaskTracker,
     /// Counts releases of unanswered acquires and of places in a queue, which may never have got a
     /// lock.
-    pub(super) unanswered: TaskTracker,
-    /// Notified when the store answers again.
-    pub(crate) back: Notify,
+    pub(crate) unanswered: TaskTracker,
     pub(crate) closed: CancellationToken,
     pub(super) handover: HandoverLimits,
     /// The lanes whose last renewal or check has failed.
@@ -53,41 +42,18 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// Creates the state of a manager that has taken no lock yet, with the default limits. Without
-    /// a `clock`, locks run by that of the host, and locks in memory by that of tokio.
-    pub(crate) fn new(
-        host: Host,
-        store: Arc<dyn LockStore>,
-        url: Box<str>,
-        prefix: String,
-        clock: Option<Arc<dyn Clock>>,
-        skew: Duration,
-        handover: HandoverLimits,
-    ) -> Self {
-        let follows_paused_clocks = clock.is_none() && store.release_is_immediate();
-        let clock = clock.unwrap_or_else(|| {
-            if follows_paused_clocks {
-                Arc::new(TokioClock)
-            } else {
-                host.clock()
-            }
-        });
+    /// Creates the state of a manager that has taken no lock yet, with the default limits.
+    pub(crate) fn new(access: Access, url: Box<str>, prefix: String, skew: Duration, handover: HandoverLimits) -> Self {
         Self {
-            number: number_of(&host, &store),
-            host,
-            store,
+            number: number_of(&access.host, &access.store),
+            access: Arc::new(access),
             url,
             prefix,
             margins: Margins::new(skew),
-            clock,
-            follows_paused_clocks,
             reports_losses: false,
-            response_timeout: Duration::from_secs(1),
             stats: Counters::default(),
-            trip: Trip::default(),
             held: TaskTracker::new(),
             unanswered: TaskTracker::new(),
-            back: Notify::new(),
             closed: CancellationToken::new(),
             handover,
             failing: Mutex::default(),
@@ -119,43 +85,18 @@ impl Backend {
         self.margins.deadline(sent, lease)
     }
 
-    /// Returns the duration of an undelayed round trip to the store.
-    pub(crate) fn usual_round_trip(&self) -> Duration {
-        self.trip.usual()
-    }
-
-    /// Records a round trip to the store that took this long.
-    pub(crate) fn note_round_trip(&self, took: Duration) {
-        self.trip.note(took);
-    }
-
     /// Returns the longest time for which a call waits for replicas. The store may have to wait for
     /// the calls before it first.
     pub(crate) fn replicas_within(&self) -> Duration {
         self.response_timeout.saturating_mul(2)
     }
+}
 
-    /// Returns the timer for a wait that begins now.
-    pub(super) fn timer(&self) -> Timer {
-        if self.follows_paused_clocks {
-            Timer::of_tokio()
-        } else {
-            Timer::LockThread
-        }
-    }
+impl Deref for Backend {
+    type Target = Access;
 
-    /// Waits for room, sends one release, and waits for the answer until the response time-out.
-    pub(super) async fn release(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
-        let patience = self.response_timeout.saturating_mul(PATIENCE);
-        // The room is that of this thread's connection.
-        if !request.elsewhere
-            && let Some(room) = self.store.room(Limited::Releases, request.key, patience)
-        {
-            // If no room comes in time, the release is sent nevertheless.
-            drop(room.await);
-        }
-        let answer = self.store.release(request);
-        store::within(&self.host, timer, self.response_timeout, answer).await
+    fn deref(&self) -> &Access {
+        &self.access
     }
 }
 
@@ -205,27 +146,6 @@ impl Backend {
         if before == Some(Failing::Refused) && has_renewed {
             tracing::info!(store = %self.url, "the store renews locks again");
         }
-    }
-}
-
-/// The duration of an undelayed round trip to the store. Each answer to a request for a lock is
-/// measured.
-#[derive(Debug, Default)]
-struct Trip(AtomicU64);
-
-impl Trip {
-    /// Records a round trip. A shorter one replaces the value at once, a longer one raises it by at
-    /// most 1/64.
-    fn note(&self, took: Duration) {
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        // Two updates at once may lose one of the two, which does no harm.
-        let usual = self.0.load(Ordering::Relaxed);
-        let usual = if usual == 0 { took } else { usual + usual / 64 };
-        self.0.store(took.min(usual), Ordering::Relaxed);
-    }
-
-    fn usual(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 

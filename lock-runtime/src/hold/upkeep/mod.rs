@@ -6,8 +6,4 @@ mod pipelined;
 mod releaser;
 mod watchdog;
 
-pub(crate) use self::{
-    pace::Pace,
-    releaser::{Stake, UNDER_WAY},
-    watchdog::Watchdog,
-};
+pub(crate) use self::{pace::Pace, releaser::Stake, watchdog::Watchdog};

@@ -1,52 +1,25 @@
-//! Releases locks in the background: after a drop, a panic, a cancellation, or an attempt whose
-//! outcome is unknown.
+//! Releases locks in the background, and what an attempt may have taken.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-
-use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::error::EndCause;
 use crate::error::LostReason;
 use crate::hold::Hold;
 use crate::hold::backend::Backend;
-use crate::host::{Moment, Timer};
 use crate::key::Keys;
-use crate::store::{Effect, LeaveFree, Ownership, Queued, Receipt, ReleaseRequest};
-
-/// The pause before a release is retried. It doubles up to [`LONGEST_RETRY`], and after
-/// [`SELDOM_AFTER`] up to [`SELDOM`]: by then the store is most likely down. So it does at once
-/// after a lasting refusal. A pause after a try without an answer ends early when the store answers
-/// again.
-const FIRST_RETRY: Duration = Duration::from_millis(20);
-const LONGEST_RETRY: Duration = Duration::from_millis(500);
-const SELDOM: Duration = Duration::from_secs(5);
-const SELDOM_AFTER: Duration = Duration::from_secs(60);
-/// The maximum time for which an unanswered acquire may be under way. The operating system gives up
-/// a connection on which nothing is acknowledged for 3 s, and a server that stood still carries out
-/// what it received before what is sent later. If a release is sent after this time and answered,
-/// the acquire has therefore arrived before it, or never will.
-pub(crate) const UNDER_WAY: Duration = Duration::from_secs(5);
-/// The time after which the release of an abandoned place in a store's queue is given up. The calls
-/// of this process that wait there keep all its places alive, so a place outlives any lease.
-const PLACE_KEPT: Duration = Duration::from_secs(600);
-/// The same for a release that the server refuses for a lasting reason, and so is in vain until its
-/// user is allowed it.
-const PLACE_REFUSED: Duration = Duration::from_secs(60);
-/// The time that the first try has before another connection tries as well, if the acquire was
-/// answered: at least this, and at least twice the usual round trip.
-const FIRST_TRY: Duration = Duration::from_millis(300);
+use crate::store::abandon::{Abandoned, BackgroundRelease, Tracked};
+use crate::store::{Queued, Receipt};
 
 /// The keys that an attempt may take, and its value.
 #[derive(Clone)]
 pub(crate) struct Stake {
-    pub(super) key: Arc<str>,
+    key: Arc<str>,
     others: Box<[Arc<str>]>,
     value: Arc<str>,
-    pub(super) ttl: Duration,
+    ttl: Duration,
     /// The place in the store's queue that the attempt asks for, if any.
-    pub(super) queued: Option<Queued>,
+    queued: Option<Queued>,
 }
 
 impl Stake {
@@ -71,33 +44,19 @@ impl Stake {
         if receipt.connection().is_none() {
             return;
         }
-        for key in std::iter::once(&self.key).chain(&self.others) {
-            let unanswered_on = receipt.unanswered_on();
-            let now = manager.clock.now();
-            let (may_hold, held_for, kept_for) = match self.queued {
-                None => (true, self.ttl, self.ttl),
-                Some(_) if receipt.may_grant() => (true, self.ttl.max(UNDER_WAY), self.ttl.max(PLACE_KEPT)),
-                // A mere place holds nothing up: those of a process that has ended count for nothing.
-                Some(_) => (false, PLACE_REFUSED, PLACE_KEPT),
-            };
-            BackgroundRelease {
-                tracked: if may_hold && unanswered_on.is_none() {
-                    manager.held.token()
-                } else {
-                    manager.unanswered.token()
-                },
-                arrived_by: now.after(UNDER_WAY),
-                held_until: now.after(held_for),
-                until: now.after(kept_for),
-                manager: Arc::clone(manager),
-                stake: Stake::new(key.into(), Arc::clone(&self.value), self.ttl, self.queued),
-                keep_until: None,
-                leave_free: None,
-                unanswered_on,
-                elsewhere,
-            }
-            .start();
-        }
+        manager.access.abandon(Abandoned {
+            keys: std::iter::once(&self.key).chain(&self.others).cloned().collect(),
+            value: Arc::clone(&self.value),
+            ttl: self.ttl,
+            queued: self.queued,
+            unanswered_on: receipt.unanswered_on(),
+            may_grant: receipt.may_grant(),
+            elsewhere,
+            tracked: Tracked {
+                held: manager.held.clone(),
+                unanswered: manager.unanswered.clone(),
+            },
+        });
     }
 }
 
@@ -117,226 +76,15 @@ pub(super) fn release_later(held: &Arc<Hold>) {
         return;
     }
     for key in held.keys().iter() {
-        BackgroundRelease {
-            tracked: held.manager.held.token(),
-            held_until: held.gone_by(),
-            until: held.gone_by(),
-            manager: Arc::clone(&held.manager),
-            stake: Stake::new(key.into(), Arc::clone(&held.value), held.options.time_to_live(), None),
-            keep_until: held.keep().map(|keep| held.now().after(keep)),
-            leave_free: held.leave_free(),
-            unanswered_on: None,
-            arrived_by: Moment::from_nanos(0),
-            elsewhere: false,
-        }
+        BackgroundRelease::of_held(
+            &held.manager.access,
+            key,
+            &held.value,
+            held.gone_by(),
+            &held.manager.held,
+        )
+        .keeping_until(held.keep().map(|keep| held.now().after(keep)))
+        .leaving_free(held.leave_free())
         .start();
-    }
-}
-
-/// A release of one key in the background, which is repeated until the store can no longer have the
-/// lock.
-struct BackgroundRelease {
-    manager: Arc<Backend>,
-    /// The key to release, and the value under it.
-    stake: Stake,
-    /// The end of the minimum hold.
-    keep_until: Option<Moment>,
-    leave_free: Option<LeaveFree>,
-    /// The connection of an unanswered acquire, which may still be under way and arrive after a
-    /// release on another connection. `None` if the acquire was answered.
-    unanswered_on: Option<u64>,
-    /// `true` if the first try goes to another connection than `unanswered_on`.
-    elsewhere: bool,
-    /// The time by which an unanswered acquire has arrived, if it ever does.
-    arrived_by: Moment,
-    /// The time by which the key has expired in the store, and until which a lasting refusal may end.
-    held_until: Moment,
-    /// The time by which the place in the store's queue does not matter any more, either.
-    until: Moment,
-    tracked: TaskTrackerToken,
-}
-
-impl BackgroundRelease {
-    fn start(self) {
-        let receipt = Receipt::default();
-        if self.manager.store.release_now(&self.request(0, &receipt)).is_some() {
-            return;
-        }
-        // Under a clock that a test has paused, the retries follow that clock too. If no task can
-        // be spawned, the key expires with its lease.
-        let manager = Arc::clone(&self.manager);
-        let timer = manager.timer();
-        manager.host.spawn_by(timer, self.run(timer));
-    }
-
-    /// Returns the request for one try. Connections take turns, since each may have fallen silent for
-    /// good, or be impossible to make: that of an unanswered acquire, which a release cannot overtake
-    /// there, this thread's, and another thread's.
-    fn request<'a>(&'a self, tries: u32, receipt: &'a Receipt) -> ReleaseRequest<'a> {
-        let turn = tries % if self.unanswered_on.is_some() { 3 } else { 2 };
-        ReleaseRequest {
-            key: &self.stake.key,
-            value: &self.stake.value,
-            keep: self
-                .keep_until
-                .map(|until| until.since(self.manager.clock.now()))
-                .filter(|keep| !keep.is_zero()),
-            unanswered_on: self.unanswered_on.filter(|_| turn == 0),
-            elsewhere: turn == if self.unanswered_on.is_some() { 2 } else { 1 },
-            queued: self.stake.queued,
-            leave_free: self.leave_free,
-            receipt,
-        }
-    }
-
-    async fn run(mut self, timer: Timer) {
-        let manager = Arc::clone(&self.manager);
-        let host = &manager.host;
-        let mut pause = FIRST_RETRY;
-        let began = manager.clock.now();
-        for tries in u32::from(self.elsewhere && self.unanswered_on.is_some()).. {
-            let mut back = pin!(manager.back.notified());
-            // Listens before the try, so that a store that returns during the try ends the pause.
-            back.as_mut().enable();
-            let told = if tries == 0 && self.unanswered_on.is_none() {
-                self.try_in_a_hurry(timer).await
-            } else {
-                self.try_once(timer, tries).await
-            };
-            let until = match told {
-                Told::Done => return,
-                Told::Refused { for_good: true } => self.held_until,
-                Told::TooEarly | Told::Refused { for_good: false } | Told::Nothing => self.until,
-            };
-            let now = manager.clock.now();
-            if now >= until {
-                return;
-            }
-            if now >= self.held_until {
-                self.tracked = manager.unanswered.token();
-            }
-            // The jitter spreads releases that failed together.
-            tokio::select! {
-                () = host.sleep(timer, pause.mul_f64(0.5 + host.fraction() / 2.0)) => {}
-                // The return of some connection tells nothing new about a store that has answered.
-                () = back, if told == Told::Nothing => {}
-            }
-            let is_seldom =
-                told == Told::Refused { for_good: true } || manager.clock.now().since(began) >= SELDOM_AFTER;
-            pause = (pause * 2).min(if is_seldom { SELDOM } else { LONGEST_RETRY });
-        }
-    }
-
-    /// Tries, and soon afterwards on another connection as well.
-    async fn try_in_a_hurry(&self, timer: Timer) -> Told {
-        let first_try = FIRST_TRY.max(self.manager.usual_round_trip() * 2);
-        let mut first = pin!(self.try_once(timer, 0));
-        if let Some(told) = self.manager.host.timeout(timer, first_try, first.as_mut()).await {
-            return told;
-        }
-        let mut second = pin!(self.try_once(timer, 1));
-        let (told, other) = tokio::select! {
-            told = first.as_mut() => (told, second),
-            told = second.as_mut() => (told, first),
-        };
-        if told == Told::Done { told } else { other.await }
-    }
-
-    async fn try_once(&self, timer: Timer, tries: u32) -> Told {
-        let receipt = Receipt::default();
-        let asked = self.manager.clock.now();
-        let answer = self.manager.release(timer, &self.request(tries, &receipt)).await;
-        match answer {
-            // The acquire had arrived, and it arrives only once.
-            Ok(Ownership::Owned) => Told::Done,
-            // On the acquiring connection a release cannot overtake the acquire; on another one it
-            // can.
-            Ok(_) if self.unanswered_on.is_none() || receipt.connection() == self.unanswered_on => Told::Done,
-            Ok(_) if asked >= self.arrived_by => Told::Done,
-            Ok(_) => Told::TooEarly,
-            Err(error) => {
-                // Once for each connection that is tried.
-                if tries < 2 {
-                    tracing::debug!(key = &*self.stake.key, %error, "release failed, trying again");
-                }
-                let was_answered = receipt.connection().is_some() && error.effect() == Effect::None;
-                if error.is_permanent() || was_answered {
-                    Told::Refused {
-                        for_good: error.is_permanent(),
-                    }
-                } else {
-                    Told::Nothing
-                }
-            }
-        }
-    }
-}
-
-/// What a try to release has told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    /// The store has nothing to release, and will have nothing.
-    Done,
-    /// The store has nothing to release, and the acquire may arrive after this answer.
-    TooEarly,
-    /// The store refuses.
-    Refused { for_good: bool },
-    /// There was no answer.
-    Nothing,
-}
-
-#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-    use crate::LockManager;
-    use crate::store::{AcquireRequest, Attempt, Fence, LockStore, RenewRequest, StoreFuture};
-
-    /// A store that answers no acquire, and has nothing to release.
-    #[derive(Debug, Default)]
-    struct Silent {
-        releases: AtomicUsize,
-    }
-
-    impl LockStore for Silent {
-        fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
-            request.receipt.sent_on(1);
-            Box::pin(std::future::pending())
-        }
-
-        fn renew<'a>(&'a self, _: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
-            self.releases.fetch_add(1, Ordering::SeqCst);
-            request.receipt.sent_on(2);
-            Box::pin(std::future::ready(Ok(Ownership::Gone)))
-        }
-
-        fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
-            Box::pin(std::future::pending())
-        }
-    }
-
-    #[tokio::test]
-    async fn a_release_that_was_answered_is_not_repeated_at_each_return_of_a_connection() {
-        let store = Arc::new(Silent::default());
-        let shared: Arc<dyn LockStore> = store.clone();
-        let locks = LockManager::builder("silent").with_store(shared).build().unwrap();
-        let unanswered = tokio::time::timeout(Duration::from_millis(10), locks.lock("k").acquire()).await;
-        assert!(unanswered.is_err(), "the store answered");
-        let releases = || store.releases.load(Ordering::SeqCst);
-        while releases() == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        for _ in 0..100 {
-            locks.shared().back.notify_waiters();
-            tokio::time::sleep(Duration::from_millis(3)).await;
-        }
-        let releases = releases();
-        assert!(releases <= 20, "{releases} releases of what was not there");
     }
 }

@@ -1,0 +1,113 @@
+//! A store, with what its user has learnt of its answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::host::{Clock, Host, Moment, Timer, TokioClock};
+use crate::store::{Limited, LockStore, Ownership, ReleaseRequest, StoreError, within};
+
+/// The number of response time-outs for which a release waits for earlier ones.
+const PATIENCE: u32 = 10;
+
+/// A store, and what its user has learnt of its answers.
+#[derive(Debug)]
+pub(crate) struct Access {
+    pub(crate) host: Host,
+    pub(crate) store: Arc<dyn LockStore>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// `true` if waits follow the clock of the caller's runtime while that clock is paused.
+    pub(crate) follows_paused_clocks: bool,
+    pub(crate) response_timeout: Duration,
+    trip: Trip,
+    /// Notified when the store answers again.
+    pub(crate) back: Notify,
+}
+
+impl Access {
+    /// Without a `clock`, locks run by that of the host, and locks in memory by that of tokio.
+    pub(crate) fn new(
+        host: Host,
+        store: Arc<dyn LockStore>,
+        clock: Option<Arc<dyn Clock>>,
+        response_timeout: Duration,
+    ) -> Self {
+        let follows_paused_clocks = clock.is_none() && store.release_is_immediate();
+        let clock = clock.unwrap_or_else(|| {
+            if follows_paused_clocks {
+                Arc::new(TokioClock)
+            } else {
+                host.clock()
+            }
+        });
+        Self {
+            host,
+            store,
+            clock,
+            follows_paused_clocks,
+            response_timeout,
+            trip: Trip::default(),
+            back: Notify::new(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// Returns the timer for a wait that begins now.
+    pub(crate) fn timer(&self) -> Timer {
+        if self.follows_paused_clocks {
+            Timer::of_tokio()
+        } else {
+            Timer::LockThread
+        }
+    }
+
+    /// Returns the duration of an undelayed round trip to the store.
+    pub(crate) fn usual_round_trip(&self) -> Duration {
+        self.trip.usual()
+    }
+
+    /// Records a round trip to the store that took this long.
+    pub(crate) fn note_round_trip(&self, took: Duration) {
+        self.trip.note(took);
+    }
+
+    /// Waits for room, sends one release, and waits for the answer until the response time-out.
+    pub(crate) async fn release(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
+        let patience = self.response_timeout.saturating_mul(PATIENCE);
+        // The room is that of this thread's connection.
+        if !request.elsewhere
+            && let Some(room) = self.store.room(Limited::Releases, request.key, patience)
+        {
+            // If no room comes in time, the release is sent nevertheless.
+            drop(room.await);
+        }
+        let answer = self.store.release(request);
+        within(&self.host, timer, self.response_timeout, answer).await
+    }
+}
+
+/// The duration of an undelayed round trip to the store. Each answer to a request for a lock is
+/// measured.
+#[derive(Debug, Default)]
+struct Trip(AtomicU64);
+
+impl Trip {
+    /// Records a round trip. A shorter one replaces the value at once, a longer one raises it by at
+    /// most 1/64.
+    fn note(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        // Two updates at once may lose one of the two, which does no harm.
+        let usual = self.0.load(Ordering::Relaxed);
+        let usual = if usual == 0 { took } else { usual + usual / 64 };
+        self.0.store(took.min(usual), Ordering::Relaxed);
+    }
+
+    fn usual(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
