@@ -410,6 +410,7 @@ pub(crate) enum ModeProblem {
     LongOwner,
     SeveralInAMode,
     SeveralFair,
+    OneServer,
 }
 
 impl ModeProblem {
@@ -425,6 +426,10 @@ impl ModeProblem {
             Self::NoOwner => "the owner's name is empty; give one that is not",
             Self::LongOwner => "the owner's name is longer than 1,024 bytes; give a shorter one, such as a hash of it",
             Self::SeveralInAMode => "several keys are locked exclusively; leave the mode out, or lock one key",
+            Self::OneServer => {
+                "`fair` and every mode but exclusive need one server that keeps the order, and a quorum has several; leave it out, or \
+                 keep these locks on one server, or behind sentinels or a cluster"
+            }
             Self::SeveralFair => "several keys have no common queue; leave `fair` out, or lock one key",
         }
     }

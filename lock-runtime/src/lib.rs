@@ -94,11 +94,11 @@ pub use host::{Backoff, BootClock, Clock, Moment, TokioClock};
 pub use key::{KeyProblem, MAX_KEY_LEN, MAX_KEYS};
 pub use lock_macros::distributed_lock;
 pub use manager::global::{global, init, init_with};
-pub use manager::{LockManager, LockManagerBuilder, LockRequest};
+pub use manager::{LockManager, LockManagerBuilder, LockRequest, QuorumMaster};
 pub use stats::Stats;
 pub use store::health::{Health, HealthChanges, ServerHealth, ServerRole, ServerState};
 pub use store::holder::Holder;
-pub use store::info::{HolderInfo, LockInfo};
+pub use store::info::{HolderInfo, LockInfo, MasterInfo};
 pub use store::limits::{MAX_LEASE, MIN_LEASE};
 pub use store::redis::credentials::Credentials;
 #[cfg(lock_simulation)]

@@ -30,6 +30,14 @@ mod with_the_documented_permissions {
     keeps_all!(crate::place::AsTheDocumentedUser::start());
 }
 
+mod on_a_quorum_in_memory {
+    keeps_what_a_quorum_offers!(crate::place::QuorumInMemory::new());
+}
+
+mod on_a_quorum_of_servers {
+    keeps_what_a_quorum_offers!(crate::place::QuorumOfServers::start());
+}
+
 mod behind_a_cluster {
     keeps_all!(crate::place::BehindCluster::start());
 }

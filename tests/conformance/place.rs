@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use lock_runtime::store::memory::MemoryStore;
+use lock_runtime::store::quorum::QuorumStore;
 use lock_runtime::store::redis::{ClusterStore, RedisStore};
 use lock_runtime::store::{
     AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, ContentionSlot, Fence, LockStore, Ownership, QueueOutcome,
@@ -85,6 +86,79 @@ impl Place for InMemory {
 
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(TokioClock)
+    }
+}
+
+/// A quorum of three memory stores, by a paused clock.
+pub(crate) struct QuorumInMemory([Arc<MemoryStore>; 3]);
+
+impl QuorumInMemory {
+    pub(crate) fn new() -> Self {
+        Self(std::array::from_fn(|_| Arc::new(MemoryStore::new())))
+    }
+}
+
+impl Place for QuorumInMemory {
+    fn store(&self) -> Arc<dyn LockStore> {
+        let masters = self.0.iter().enumerate();
+        let masters = masters.map(|(nth, store)| (format!("master {nth}"), Arc::clone(store) as Arc<dyn LockStore>));
+        Arc::new(QuorumStore::of(masters).unwrap())
+    }
+
+    async fn age(&self, span: Duration) {
+        tokio::time::advance(span).await;
+    }
+
+    fn runtime(&self) -> Runtime {
+        InMemory::new().runtime()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(TokioClock)
+    }
+}
+
+/// A quorum of three servers of the version under test.
+pub(crate) struct QuorumOfServers([Server; 3]);
+
+impl QuorumOfServers {
+    pub(crate) fn start() -> Self {
+        Self(std::array::from_fn(|_| Server::start()))
+    }
+}
+
+impl Place for QuorumOfServers {
+    fn store(&self) -> Arc<dyn LockStore> {
+        let masters = self.0.iter().map(|server| {
+            let store = RedisStore::open(&server.url(), "").unwrap();
+            (server.url(), Arc::new(store) as Arc<dyn LockStore>)
+        });
+        Arc::new(QuorumStore::of(masters).unwrap())
+    }
+
+    async fn age(&self, span: Duration) {
+        // A grant does not wait for the votes beyond a majority, which come later.
+        let keys = |server: &Server| server.ask::<std::collections::BTreeSet<String>>(&["KEYS", "*"]);
+        for _ in 0..40 {
+            let [one, two, three] = self.0.each_ref().map(keys);
+            if one == two && two == three {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(span.as_millis() % STEP.as_millis(), 0);
+        let (step, span) = (STEP.as_millis().to_string(), span.as_millis().to_string());
+        for server in &self.0 {
+            server.cmd(&["EVAL", AGE, "0", &step, &span]);
+        }
+    }
+
+    fn runtime(&self) -> Runtime {
+        OnServer::runtime_of()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(BootClock)
     }
 }
 

@@ -283,7 +283,7 @@ async fn what_is_wrong_at_start_up_names_the_server_without_its_password_and_no_
         ("http://localhost", "the scheme `http` is not known"),
         ("redis-sentinel://localhost/mymaster", "but `redis+sentinel` is"),
         ("redis-cluster://localhost", "but `redis+cluster` is"),
-        ("redlock://a,b,c", "a quorum is not supported yet"),
+        ("redlock+tls://a,b,c", "`redlock` is"),
         ("redis://", "Missing hostname"),
     ] {
         let error = LockManager::builder(url).build().unwrap_err();

@@ -180,6 +180,7 @@ impl LockOptions {
             LockMode::Owner(owner) if key::encoded(owner).len() > MAX_KEY_LEN => ModeProblem::LongOwner,
             mode if several && *mode != LockMode::Exclusive => ModeProblem::SeveralInAMode,
             _ if several && self.fair => ModeProblem::SeveralFair,
+            mode if backend.store.refuses_mode(mode, self.fair) => ModeProblem::OneServer,
             _ => return Ok(()),
         };
         Err(LockError::InvalidMode {

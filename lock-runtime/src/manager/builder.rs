@@ -15,8 +15,10 @@ use crate::hold::{Backend, HandoverLimits, LockOptions};
 use crate::host::{Backoff, Clock, Host};
 use crate::manager::LockManager;
 use crate::manager::url;
+use crate::store::access::Access;
 use crate::store::health::ServerRole;
 use crate::store::memory::MemoryStore;
+use crate::store::quorum::{self, QuorumStore};
 #[cfg(feature = "legacy-setnx")]
 use crate::store::redis::LegacySetnxStore;
 use crate::store::redis::credentials::Credentials;
@@ -42,6 +44,8 @@ use crate::store::{LeaveFree, LockStore, StoreError};
 pub struct LockManagerBuilder {
     url: String,
     store: Option<Arc<dyn LockStore>>,
+    /// The masters of a quorum, in place of those that the URL names.
+    masters: Vec<QuorumMaster>,
     prefix: String,
     defaults: LockOptions,
     backoff: Backoff,
@@ -75,6 +79,7 @@ impl LockManagerBuilder {
         Self {
             url: url.to_owned(),
             store: None,
+            masters: Vec::new(),
             prefix: "dist_lock:".to_owned(),
             defaults: LockOptions::default(),
             backoff: Backoff::default(),
@@ -104,6 +109,14 @@ impl LockManagerBuilder {
         };
         let mut builder = Self::new(&format!("{scheme}://{}", server.addr()));
         builder.redis.set_server(server);
+        builder
+    }
+
+    /// Creates one for a quorum of these masters. Their addresses are shown in place of a URL.
+    pub(super) fn of_quorum(masters: Vec<QuorumMaster>) -> Self {
+        let names: Vec<_> = masters.iter().map(QuorumMaster::name).collect();
+        let mut builder = Self::new(&format!("redlock://{}", names.join(",")));
+        builder.masters = masters;
         builder
     }
 
@@ -398,16 +411,8 @@ impl LockManagerBuilder {
         let store = self.open_store(&url)?;
         let skew = self.skew.unwrap_or_else(|| store.skew());
         let pace = Pace::of(&self.host, self.clock.as_ref(), store.release_is_immediate());
-        let mut backend = Backend::new(
-            self.host.clone(),
-            store,
-            url,
-            self.prefix,
-            self.clock,
-            skew,
-            self.handover,
-        );
-        backend.response_timeout = self.redis.response_timeout;
+        let access = Access::new(self.host.clone(), store, self.clock, self.redis.response_timeout);
+        let mut backend = Backend::new(access, url, self.prefix, skew, self.handover);
         // No other kind of client polls for a lock in memory.
         backend.leave_free = self.leave_free.filter(|_| !backend.store.release_is_immediate());
         Ok(LockManager::new(Arc::new(Shared::new(
@@ -445,6 +450,9 @@ impl LockManagerBuilder {
                 url::check_memory(&self.url).map_err(|problem| not_understood(StoreError::permanent(problem)))?;
                 Ok(Arc::new(MemoryStore::on(&self.host)))
             }
+            None if !self.masters.is_empty() || quorum::url::is_one(&self.url) => {
+                Ok(Arc::new(self.open_quorum().map_err(not_understood)?))
+            }
             None if ClusterUrl::is_one(&self.url) => {
                 let store = ClusterStore::new(&self.host, &self.url, &self.prefix, &self.redis);
                 Ok(Arc::new(store.map_err(not_understood)?))
@@ -454,6 +462,101 @@ impl LockManagerBuilder {
                 Ok(Arc::new(store.map_err(not_understood)?))
             }
         }
+    }
+}
+
+impl LockManagerBuilder {
+    /// Returns the store of the masters that were given, or that the URL names.
+    fn open_quorum(&self) -> Result<QuorumStore, StoreError> {
+        let mut masters = Vec::new();
+        let mut add_server = |info: ConnectionInfo| {
+            let name = info.addr().to_string();
+            let mut settings = self.redis.clone();
+            settings.set_server(info);
+            let store = RedisStore::new(&self.host, "redis://", &self.prefix, &settings)?;
+            masters.push((name, Arc::new(store) as Arc<dyn LockStore>));
+            Ok(())
+        };
+        if self.masters.is_empty() {
+            for info in quorum::url::masters(&self.url).map_err(StoreError::permanent)? {
+                add_server(info)?;
+            }
+            return QuorumStore::new(&self.host, masters, self.redis.response_timeout);
+        }
+        for (nth, master) in self.masters.iter().enumerate() {
+            let name = master.name();
+            let store: Arc<dyn LockStore> = match &master.0 {
+                Given::Url(url) if url.starts_with("memory:") => {
+                    url::check_memory(url).map_err(StoreError::permanent)?;
+                    Arc::new(MemoryStore::on(&self.host))
+                }
+                Given::Url(url) => {
+                    let store = RedisStore::new(&self.host, url, &self.prefix, &self.redis);
+                    Arc::new(store.map_err(|error| error.about(&name))?)
+                }
+                #[cfg(any(feature = "custom-store", feature = "testing", test))]
+                Given::Store(store) => Arc::clone(store),
+            };
+            let is_server = matches!(&master.0, Given::Url(url) if !url.starts_with("memory:"));
+            let name = if is_server { name } else { format!("{name} {}", nth + 1) };
+            masters.push((name, store));
+        }
+        QuorumStore::new(&self.host, masters, self.redis.response_timeout)
+    }
+}
+
+/// One of the masters of a quorum, for [`LockManager::builder_quorum`]: a URL, or with the feature
+/// `custom-store` a store.
+#[derive(Clone)]
+pub struct QuorumMaster(Given);
+
+#[derive(Clone)]
+enum Given {
+    Url(String),
+    #[cfg(any(feature = "custom-store", feature = "testing", test))]
+    Store(Arc<dyn LockStore>),
+}
+
+impl QuorumMaster {
+    /// Returns its name, for messages.
+    fn name(&self) -> String {
+        match &self.0 {
+            Given::Url(url) if url.starts_with("memory:") => "memory".to_owned(),
+            Given::Url(url) => {
+                let shown = url::without_password(url);
+                let address = shown.split_once("://").map_or(&*shown, |(_, address)| address);
+                let address = address.rsplit_once('@').map_or(address, |(_, address)| address);
+                address.split(['/', '?', '#']).next().unwrap_or_default().to_owned()
+            }
+            #[cfg(any(feature = "custom-store", feature = "testing", test))]
+            Given::Store(_) => "store".to_owned(),
+        }
+    }
+}
+
+/// Omits the password of a URL.
+impl fmt::Debug for QuorumMaster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("QuorumMaster").field(&self.name()).finish()
+    }
+}
+
+impl From<&str> for QuorumMaster {
+    fn from(url: &str) -> Self {
+        Self(Given::Url(url.to_owned()))
+    }
+}
+
+impl From<String> for QuorumMaster {
+    fn from(url: String) -> Self {
+        Self(Given::Url(url))
+    }
+}
+
+#[cfg(feature = "custom-store")]
+impl From<Arc<dyn LockStore>> for QuorumMaster {
+    fn from(store: Arc<dyn LockStore>) -> Self {
+        Self(Given::Store(store))
     }
 }
 

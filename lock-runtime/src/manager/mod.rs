@@ -14,7 +14,7 @@ use crate::error::ConfigError;
 use crate::hold::CallSite;
 use crate::host;
 use crate::key::Names;
-pub use crate::manager::builder::LockManagerBuilder;
+pub use crate::manager::builder::{LockManagerBuilder, QuorumMaster};
 pub use crate::manager::request::LockRequest;
 use crate::stats::Stats;
 use crate::store::health::{Health, HealthChanges};
@@ -55,6 +55,7 @@ impl LockManager {
     /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls` |
     /// | `redis+sentinel://user:password@host:port,host:port/master?db=0&sentinel_user=…&sentinel_password=…`, `rediss+sentinel://…` | the master that these sentinels name; the user before the addresses is that of the master, and the sentinels' default port is 26379 |
     /// | `redis+cluster://user:password@host:port,host:port`, `rediss+cluster://…` | the cluster of these nodes, of which one that answers is enough |
+    /// | `redlock://user:password@host:port,host:port,host:port/db`, `redlocks://…` | these three or five independent masters, of which a majority decides; over TLS with `redlocks` |
     /// | `unix:///path?db=0&user=…&pass=…`, `redis+unix://…`, `valkey+unix://…` | the same over a Unix socket |
     ///
     /// A URL with a part that the store does not read, such as another parameter, is not understood.
@@ -94,6 +95,25 @@ impl LockManager {
     /// ```
     pub fn builder_for(server: redis::ConnectionInfo) -> LockManagerBuilder {
         LockManagerBuilder::on(server)
+    }
+
+    /// Returns a builder for a manager whose locks are kept on several independent masters, and held by
+    /// whoever has the votes of a majority of them: RedLock. Each master is given by its URL, or with the
+    /// feature `custom-store` as an `Arc<dyn LockStore>`. All processes give the same masters in the same
+    /// order, three or five of them.
+    ///
+    /// A URL of `memory://` is a master in the memory of this process, for examples and tests.
+    ///
+    /// ```
+    /// use lock_runtime::LockManager;
+    ///
+    /// let locks = LockManager::builder_quorum(["redis://one:6379", "redis://two:6379", "redis://three:6379"])
+    ///     .prefix("shop:")
+    ///     .build()?;
+    /// # Ok::<(), lock_runtime::ConfigError>(())
+    /// ```
+    pub fn builder_quorum<M: Into<QuorumMaster>>(masters: impl IntoIterator<Item = M>) -> LockManagerBuilder {
+        LockManagerBuilder::of_quorum(masters.into_iter().map(Into::into).collect())
     }
 
     /// Connects if necessary and verifies that the server permits every command this crate uses.

@@ -126,6 +126,11 @@ impl Holder {
         }
     }
 
+    /// Returns the stored value unchanged.
+    pub(crate) fn text(&self) -> &str {
+        &self.value
+    }
+
     /// Creates the holder of a lock of this process that has passed to a call of `function` since
     /// the value was stored.
     pub(crate) fn passed_to(value: &str, function: &str) -> Self {

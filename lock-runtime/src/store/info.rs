@@ -25,6 +25,31 @@ pub struct LockInfo {
     /// this lock is larger, unless a failover or a loss of data has come between: see
     /// [`HeldLock::fencing_token`](crate::HeldLock::fencing_token).
     pub last_fence: Option<FencingToken>,
+    /// What each master of a quorum has said. Empty for other stores. A holder that is here and not among
+    /// [`holders`](Self::holders) has less than a majority of the votes.
+    pub masters: Vec<MasterInfo>,
+}
+
+/// What one master of a quorum has said of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MasterInfo {
+    /// The master's address.
+    pub name: Box<str>,
+    /// The holders that it knows.
+    pub holders: Vec<HolderInfo>,
+    /// Why it has not answered, if it has not.
+    pub error: Option<Box<str>>,
+}
+
+impl MasterInfo {
+    pub(super) fn of(name: impl Into<Box<str>>) -> Self {
+        Self {
+            name: name.into(),
+            holders: Vec::new(),
+            error: None,
+        }
+    }
 }
 
 /// One holder of a lock.
@@ -62,6 +87,7 @@ impl LockInfo {
             waiters: 0,
             fence: None,
             last_fence: None,
+            masters: Vec::new(),
         }
     }
 

@@ -3,6 +3,8 @@
 
 #![cfg_attr(not(feature = "custom-store"), allow(unreachable_pub))]
 
+pub(crate) mod abandon;
+pub(crate) mod access;
 mod fencing_token;
 pub(crate) mod health;
 pub(crate) mod holder;
@@ -11,6 +13,7 @@ pub(crate) mod limits;
 pub mod memory;
 mod mode;
 mod one_by_one;
+pub mod quorum;
 pub mod redis;
 
 use std::error::Error;
@@ -25,6 +28,7 @@ use tokio::sync::watch;
 
 use crate::host::{Clock, Host, Moment, Timer};
 use crate::key::KeyProblem;
+pub use crate::store::abandon::Abandoned;
 use crate::store::health::ServerHealth;
 use crate::store::holder::{Holder, Shown};
 use crate::store::info::LockInfo;
@@ -153,6 +157,25 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns `true` if the store cannot keep locks in this mode, or in the order of their requests if
+    /// `fair` is set. By default it can.
+    fn refuses_mode(&self, mode: &LockMode, fair: bool) -> bool {
+        let _ = (mode, fair);
+        false
+    }
+
+    /// Returns what distinguishes the store's server from all others, also if it has several addresses.
+    /// `None` by default.
+    fn identity(&self) -> StoreFuture<'_, Option<Box<str>>> {
+        Box::pin(ready(Ok(None)))
+    }
+
+    /// Lets a store take locks at once that takes none because it may have forgotten some. Returns `true`
+    /// if it took none. By default there is nothing to do.
+    fn open_now(&self) -> StoreFuture<'_, bool> {
+        Box::pin(ready(Ok(false)))
+    }
+
     /// Tells the store that the answer of `lane` to a [`renew`](Self::renew) under way has become
     /// urgent. A store that uses a connection should find out if it still works, and repeat the
     /// request on another one if not. Returns at once.
@@ -162,6 +185,17 @@ pub trait LockStore: Debug + Send + Sync + 'static {
 
     /// Releases the lock.
     fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership>;
+
+    /// Gives up an attempt, or a place in the queue: releases whatever it has taken or may still get, in
+    /// the background, until the store can no longer have it. Returns at once.
+    ///
+    /// # Errors
+    /// Returns `abandoned` if the store leaves this to the runtime, which then repeats
+    /// [`release`](Self::release). So it is by default; a store of several servers has to know by
+    /// itself which of them were asked.
+    fn abandon(&self, abandoned: Abandoned) -> Result<(), Abandoned> {
+        Err(abandoned)
+    }
 
     /// Queues a release and returns without waiting for the answer. The store carries the release
     /// out after everything that this runtime has sent before, and before everything that this
@@ -176,6 +210,16 @@ pub trait LockStore: Debug + Send + Sync + 'static {
 
     /// Takes a fencing token for a lock that is still held.
     fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence>;
+
+    /// Raises the store's last fencing token to `fence`, if the lock is still held and that one is smaller. A
+    /// quorum asks this of its masters. By default it fails.
+    fn raise_fence<'a>(&'a self, key: &'a str, value: &'a str, fence: FencingToken) -> StoreFuture<'a, Ownership> {
+        let _ = (key, value, fence);
+        Box::pin(ready(Err(StoreError::permanent(
+            "this store cannot be a master of a quorum, since it cannot be told of another master's fencing token",
+        )
+        .advise("implement `raise_fence` of its `LockStore`"))))
+    }
 
     /// Takes one fencing token for several locks that are still held under one value. By default takes
     /// one for the first lock, which suffices if the store counts the tokens of all locks together.
@@ -752,6 +796,8 @@ struct Failure {
     permanent: bool,
     /// The advice for this error, in place of the general one.
     advice: Option<Box<str>>,
+    /// The time until the store takes locks, if it takes none because it may have forgotten some.
+    opens_in: Option<Duration>,
 }
 
 impl StoreError {
@@ -761,7 +807,25 @@ impl StoreError {
             outcome,
             permanent,
             advice: None,
+            opens_in: None,
         }))
+    }
+
+    /// Creates the error of a store that takes no locks for now, since it may have forgotten some.
+    pub fn closed(opens_in: Duration) -> Self {
+        let seconds = opens_in.as_secs_f64();
+        let error = Self::transient(format!(
+            "the server may have forgotten locks (first use, a restart or a flush), and takes none for another {seconds:.1} s"
+        ));
+        let mut failure = Arc::unwrap_or_clone(error.0);
+        failure.opens_in = Some(opens_in);
+        Self(Arc::new(failure)).advise("wait, or call `LockManager::open_quorum` if nobody can hold a lock")
+    }
+
+    /// Returns the time until the store takes locks, if it takes none because it may have forgotten some.
+    #[must_use]
+    pub fn opens_in(&self) -> Option<Duration> {
+        self.0.opens_in
     }
 
     /// Creates the error of a store that refused for now. The operation was not carried out, and
@@ -809,6 +873,16 @@ impl StoreError {
             "the key is held in another kind of mode, exclusive or one that several may hold, or holds another program's data",
         )
         .advise("take a key in one kind of mode everywhere, or choose another key or prefix")
+    }
+
+    /// Names what the error is about before its cause.
+    pub(crate) fn about(self, name: &str) -> Self {
+        let mut failure = Arc::unwrap_or_clone(self.0);
+        failure.cause = Arc::from(Box::<dyn Error + Send + Sync>::from(format!(
+            "`{name}`: {}",
+            failure.cause
+        )));
+        Self(Arc::new(failure))
     }
 
     /// Takes back the advice to try again, since the work under the lock may have begun, and what the

@@ -26,11 +26,14 @@ macro_rules! keeps {
 /// What every store promises, also one whose services wait without a queue.
 macro_rules! keeps_exclusive_locks {
     ($place:expr) => {
+        keeps_exclusive_locks!($place, of_many_contenders_one_is_granted);
+    };
+    ($place:expr, $of_many_contenders:ident) => {
         keeps! { $place; exclusive:
+            $of_many_contenders,
             a_free_key_is_granted,
             a_held_key_is_busy_for_every_other_value,
             a_busy_answer_tells_the_holder_and_the_rest_of_its_lease,
-            of_many_contenders_one_is_granted,
             keys_do_not_touch_each_other,
             keys_and_values_are_taken_byte_by_byte,
             ones_own_value_is_granted_again,
@@ -135,6 +138,53 @@ macro_rules! keeps_all {
             histories_of_semaphores_follow_the_model,
             histories_of_owners_follow_the_model,
             histories_of_all_modes_follow_the_model,
+        }
+    };
+}
+
+/// What a quorum offers: exclusive locks, in the order of the calls that wait.
+macro_rules! keeps_what_a_quorum_offers {
+    ($place:expr) => {
+        keeps_exclusive_locks!($place, of_many_contenders_no_two_are_granted);
+
+        keeps! { $place; queue:
+            a_free_key_is_granted_at_once,
+            a_release_hands_over_in_the_order_of_joining,
+            keys_have_queues_of_their_own,
+            the_grant_is_dated_before_the_expiry_was_set,
+            one_who_leaves_is_passed_over,
+            one_who_leaves_with_the_lock_hands_it_over,
+            one_who_never_came_leaves_without_an_effect,
+            one_who_has_died_blocks_no_longer_than_its_lease,
+            an_expired_lock_goes_to_the_first_in_line,
+            a_renewal_holds_the_queue_back_and_a_shorter_one_lets_it_in_sooner,
+            a_minimum_hold_holds_the_queue_back_until_it_is_over,
+            tokens_grow_from_hand_to_hand,
+            a_former_holder_gets_no_token_of_its_successor,
+            whoever_waits_sees_the_holder,
+            a_release_by_another_value_hands_over_nothing,
+            the_same_release_twice_hands_over_once,
+            many_come_and_go_and_each_gets_the_lock_once,
+        }
+
+        // It keeps none of several keys while it waits for another one.
+        keeps! { $place; multi:
+            all_free_keys_are_taken_at_once,
+            nothing_is_taken_when_one_key_is_busy,
+            ones_own_value_is_granted_all_again,
+            whoever_holds_some_and_finds_others_busy_gives_them_back,
+            whoever_was_handed_one_goes_on_to_all,
+            one_token_is_above_those_of_all_keys,
+            all_run_out_by_themselves,
+            many_who_want_some_of_all_never_have_one_together,
+        }
+
+        keeps! { $place; inspect:
+            a_free_lock_is_nothing_to_tell,
+            a_held_lock_tells_holder_lease_token_and_who_waits,
+            a_lease_that_is_over_is_not_told,
+            force_hands_the_lock_to_the_next,
+            a_list_has_what_is_held_and_matches,
         }
     };
 }

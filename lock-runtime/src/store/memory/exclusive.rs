@@ -139,6 +139,17 @@ impl Tables {
         }
     }
 
+    /// Raises the last token to one of another store, for a lock that is held.
+    pub(super) fn raise_fence(&mut self, key: &str, value: &str, fence: FencingToken, now: Moment) -> Ownership {
+        match self.verdict(key, value, now) {
+            Ok(_) => {
+                self.last_fence = self.last_fence.max(fence.get());
+                Ownership::Owned
+            }
+            Err(verdict) => verdict,
+        }
+    }
+
     /// Returns `max(last + 1, microseconds)`, which grows strictly, even across a restart.
     pub(super) fn next_fence(&mut self) -> Result<FencingToken, StoreError> {
         let micros = u64::try_from(self.host.unix_time().as_micros()).unwrap_or(0);

@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::host::{Clock, Host, Moment, TokioClock};
 use crate::store::info::LockInfo;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, LockMode, LockPage, LockStore, Ownership,
-    QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest, Replicated, StoreError, StoreFuture,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, LockMode, LockPage, LockStore,
+    Ownership, QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest, Replicated, StoreError, StoreFuture,
 };
 use exclusive::Slot;
 use queue::{Queue, Ticket};
@@ -192,6 +192,11 @@ impl LockStore for MemoryStore {
             tables.fence(key, value, Self::now())
         };
         Box::pin(ready(fence))
+    }
+
+    fn raise_fence<'a>(&'a self, key: &'a str, value: &'a str, fence: FencingToken) -> StoreFuture<'a, Ownership> {
+        let raised = self.tables().raise_fence(key, value, fence, Self::now());
+        Box::pin(ready(Ok(raised)))
     }
 
     fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, QueueOutcome> {

@@ -14,7 +14,7 @@ mod scripts;
 mod sentinel;
 mod settings;
 mod setup;
-mod url;
+pub(in crate::store) mod url;
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ use crate::host::Host;
 use crate::store::health::{ServerHealth, ServerRole};
 use crate::store::info::LockInfo;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, Lane, Limited, LockMode, LockPage, LockStore,
-    LossReceiver, Ownership, QueueOutcome, QueueRequest, ReleaseReport, ReleaseRequest, RenewRequest, Replicated,
-    StoreError, StoreFuture,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, Lane, Limited, LockMode, LockPage,
+    LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, ReleaseReport, ReleaseRequest, RenewRequest,
+    Replicated, StoreError, StoreFuture,
 };
 pub use cluster::ClusterStore;
 pub(crate) use cluster::ClusterUrl;
@@ -244,6 +244,10 @@ impl LockStore for RedisStore {
             return Box::pin(self.fence_shared(key, value));
         }
         Box::pin(self.fence_exclusive(key, value))
+    }
+
+    fn raise_fence<'a>(&'a self, key: &'a str, value: &'a str, fence: FencingToken) -> StoreFuture<'a, Ownership> {
+        Box::pin(self.raise_own_fence(key, value, fence))
     }
 
     fn queue<'a>(&'a self, request: &'a QueueRequest<'a>) -> StoreFuture<'a, QueueOutcome> {

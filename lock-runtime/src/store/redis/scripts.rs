@@ -106,6 +106,8 @@ pub(super) static SHARED_RELEASE_ALONE: Lazy<LockScript> =
     Lazy::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_release_alone.lua")])));
 pub(super) static RAISE_FENCE: Lazy<LockScript> =
     Lazy::new(|| LockScript::for_held(&[include_str!("ops/raise_fence.lua")]));
+pub(super) static RAISE_OWN_FENCE: Lazy<LockScript> =
+    Lazy::new(|| LockScript::for_held(&[include_str!("ops/exclusive_raise_fence.lua")]));
 pub(super) static JOIN: Lazy<LockScript> =
     Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, STAND, include_str!("queue/queue_join.lua")]));
 pub(super) static REFRESH: Lazy<LockScript> =
@@ -140,13 +142,14 @@ pub(super) fn release_of(is_shared: bool) -> &'static LockScript {
 }
 
 #[cfg(lock_simulation)]
-pub(super) fn all() -> [(&'static str, &'static LockScript); 19] {
+pub(super) fn all() -> [(&'static str, &'static LockScript); 20] {
     [
         ("acquire", &ACQUIRE),
         ("renew", &RENEW),
         ("release", &RELEASE),
         ("fence", &FENCE),
         ("raise_fence", &RAISE_FENCE),
+        ("raise_own_fence", &RAISE_OWN_FENCE),
         ("acquire_alone", &ACQUIRE_ALONE),
         ("release_alone", &RELEASE_ALONE),
         ("shared_release_alone", &SHARED_RELEASE_ALONE),

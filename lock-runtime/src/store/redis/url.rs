@@ -9,7 +9,7 @@ use super::connection::failure;
 
 /// The forms of URLs, for messages.
 const FORMS: &str = "`redis://host:port` or `valkey://…`, `rediss://…` or `valkeys://…` for TLS, `unix:///path`, \
-                     `redis+sentinel://host,host/master`, `redis+cluster://host,host`, or `memory://`";
+                     `redis+sentinel://host,host/master`, `redis+cluster://host,host`, `redlock://host,host,host`, or `memory://`";
 
 /// Returns the settings of the single server that a URL names.
 ///
@@ -59,7 +59,8 @@ fn read(url: &str) -> Result<ConnectionInfo, String> {
         scheme if scheme.contains("cluster") => {
             Err(format!("the scheme `{scheme}` is not known, but `redis+cluster` is"))
         }
-        scheme if scheme.contains("redlock") => Err("a quorum is not supported yet, only a single server".to_owned()),
+        "redlock" | "redlocks" => Err("this store is for a single server".to_owned()),
+        scheme if scheme.contains("redlock") => Err(format!("the scheme `{scheme}` is not known, but `redlock` is")),
         scheme => Err(format!("the scheme `{scheme}` is not known")),
     }
 }
@@ -79,12 +80,12 @@ pub(super) fn for_locks(info: &ConnectionInfo) -> ConnectionInfo {
 }
 
 /// The parts of a URL, as they are written.
-pub(super) struct Parts<'a> {
+pub(in crate::store) struct Parts<'a> {
     whole: &'a str,
     /// In lower case.
     pub(super) scheme: String,
     /// With the `@` behind it, or empty.
-    pub(super) user_info: &'a str,
+    pub(in crate::store) user_info: &'a str,
     pub(super) hosts: &'a str,
     /// Without the first slash.
     pub(super) path: &'a str,
@@ -98,7 +99,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Errors
     /// Fails if it has no scheme.
-    pub(super) fn of(url: &'a str) -> Result<Self, String> {
+    pub(in crate::store) fn of(url: &'a str) -> Result<Self, String> {
         // At its ends, such as that of a file's line, they say nothing.
         let whole = url.trim_matches(|c: char| c <= ' ');
         if whole.contains(['\t', '\r', '\n']) {
@@ -158,7 +159,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Errors
     /// Fails with the problem of an address, or if none of `kind` is there.
-    pub(super) fn servers(
+    pub(in crate::store) fn servers(
         &self,
         user_info: &str,
         default_port: u16,
@@ -185,7 +186,7 @@ impl<'a> Parts<'a> {
     }
 
     fn is_tls(&self) -> bool {
-        matches!(self.transport(), "rediss" | "valkeys")
+        matches!(self.transport(), "rediss" | "valkeys" | "redlocks")
     }
 
     fn is_socket(&self) -> bool {
@@ -197,7 +198,10 @@ impl<'a> Parts<'a> {
     /// # Errors
     /// Fails if there is another parameter, or one is given twice, or if a part that has one meaning in
     /// all URLs has none.
-    pub(super) fn parameters<const N: usize>(&self, known: [&str; N]) -> Result<[Option<&'a str>; N], String> {
+    pub(in crate::store) fn parameters<const N: usize>(
+        &self,
+        known: [&str; N],
+    ) -> Result<[Option<&'a str>; N], String> {
         self.check()?;
         let mut read = [None; N];
         let mut protocol = None;
@@ -235,7 +239,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Errors
     /// Fails if both name one, or it is no number.
-    pub(super) fn database(&self, parameter: Option<&str>) -> Result<i64, String> {
+    pub(in crate::store) fn database(&self, parameter: Option<&str>) -> Result<i64, String> {
         let path = self.path.trim_matches('/');
         match parameter {
             Some(_) if !path.is_empty() => {
@@ -278,7 +282,7 @@ impl<'a> Parts<'a> {
 
     /// Returns an error if a user stands before more than one of the addresses: the first ones would
     /// count as a part of the password.
-    pub(super) fn check_one_user(&self) -> Result<(), String> {
+    pub(in crate::store) fn check_one_user(&self) -> Result<(), String> {
         let before = self.user_info.strip_suffix('@').unwrap_or_default();
         if before.contains('@') && before.contains(',') {
             return Err("it has several `@`: give one user and password before all addresses, and percent-encode an `@` in them as \

@@ -14,7 +14,7 @@ use crate::store::redis::reply::{
     LEFT_FREE, as_remaining, attempt, given_back, holder_of, millis, released, token_or_verdict, unexpected, verdicts,
 };
 use crate::store::redis::scripts::{
-    ACQUIRE, ACQUIRE_ALONE, FENCE, LockScript, RAISE_FENCE, RELEASE_ALONE, RENEW, SHARED_RELEASE_ALONE,
+    ACQUIRE, ACQUIRE_ALONE, FENCE, LockScript, RAISE_FENCE, RAISE_OWN_FENCE, RELEASE_ALONE, RENEW, SHARED_RELEASE_ALONE,
 };
 use crate::store::{
     AcquireRequest, Attempt, Fence, FencingToken, Limited, LockMode, Ownership, QueueRequest, ReleaseReport,
@@ -249,6 +249,28 @@ impl RedisStore {
             command.arg(fence.get());
         });
         raised.await.map(drop)
+    }
+
+    /// Raises the fencing counter to a token of another master of a quorum, for a lock that is still held.
+    pub(in crate::store::redis) async fn raise_own_fence(
+        &self,
+        key: &str,
+        value: &str,
+        fence: FencingToken,
+    ) -> Result<Ownership, StoreError> {
+        let commands = self.commands.here();
+        let live = commands.live().await?;
+        let counter = self.names.counter(key);
+        let keys: [&str; 2] = [key, &counter];
+        let answer = eval(&commands, &live, &RAISE_OWN_FENCE, &keys, |command| {
+            command.arg(value).arg(fence.get());
+        });
+        match answer.await? {
+            Value::Int(1) => Ok(Ownership::Owned),
+            Value::Int(0) => Ok(Ownership::Gone),
+            Value::Int(-1) => Ok(Ownership::Foreign),
+            other => Err(unexpected(&other)),
+        }
     }
 
     pub(super) async fn fence_by(&self, script: &LockScript, key: &str, value: &str) -> Result<Fence, StoreError> {

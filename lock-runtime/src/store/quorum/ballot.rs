@@ -1,0 +1,350 @@
+//! The votes for one holder, as this process knows them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::requests::{Request, Requests};
+use crate::host::Moment;
+use crate::store::holder::Holder;
+use crate::store::{FencingToken, Receipt, StoreError};
+
+/// The time, beyond the lease, for which the votes of an attempt that has ended are remembered: a call
+/// that stands still may send a request that late, and gives it back then.
+const REMEMBERED: Duration = Duration::from_secs(60);
+/// The number of ballots from which on those that are over are looked for.
+const SWEEP_AT: usize = 256;
+
+/// An answer of a master to an attempt.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Granted(Option<FencingToken>),
+    Busy {
+        /// The index of the busy key.
+        key: usize,
+        holder: Option<Holder>,
+        remaining: Option<Duration>,
+    },
+    Failed(StoreError),
+}
+
+/// The votes under one value of the runtime.
+#[derive(Debug)]
+pub(super) struct Ballot {
+    pub(super) keys: Box<[Arc<str>]>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `true` once the lock was released or the attempt given up. No vote counts from then on.
+    over: bool,
+    /// The master in whose queue the value stands or has stood, or whose vote is kept while the others are
+    /// asked again. It knows the value as the runtime does.
+    stood_at: Option<usize>,
+    /// The value at the other masters: a new one after each time that their votes were given back, since a
+    /// late release of the one before would take the new vote as well.
+    value: Arc<str>,
+    /// The value at the master of `stood_at`.
+    first: Arc<str>,
+    /// The request that each master was asked by under the present value.
+    asked: Box<[Option<Arc<Receipt>>]>,
+    /// The requests that had not been answered when the lock was granted.
+    late: Requests<Answer>,
+    /// The masters at which a lost vote is being won back.
+    returning: Box<[bool]>,
+    /// The number of its keys that were released.
+    released: usize,
+    ttl: Duration,
+    forget_at: Moment,
+}
+
+/// Omits the values, which contain the holder's token.
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State")
+            .field("over", &self.over)
+            .field("late", &self.late)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ballot {
+    pub(super) fn new(keys: &[Arc<str>], value: &Arc<str>, masters: usize) -> Arc<Self> {
+        Arc::new(Self {
+            keys: keys.into(),
+            state: Mutex::new(State {
+                over: false,
+                stood_at: None,
+                value: Arc::clone(value),
+                first: Arc::clone(value),
+                asked: (0..masters).map(|_| None).collect(),
+                late: Requests::default(),
+                returning: (0..masters).map(|_| false).collect(),
+                released: 0,
+                ttl: Duration::ZERO,
+                forget_at: Moment::NEVER,
+            }),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the same votes for these keys, of which some have been granted already.
+    pub(super) fn for_keys(&self, keys: &[Arc<str>]) -> Arc<Self> {
+        let before = self.state();
+        let ballot = Self::new(keys, &before.first, before.asked.len());
+        let mut state = ballot.state();
+        state.over = before.over;
+        state.stood_at = before.stood_at;
+        state.value = Arc::clone(&before.value);
+        state.asked = before.asked.clone();
+        (state.ttl, state.forget_at) = (before.ttl, before.forget_at);
+        drop(state);
+        ballot
+    }
+
+    /// Remembers the ballot while the value may be held: for `ttl` from `now`.
+    pub(super) fn remember(&self, now: Moment, ttl: Duration) {
+        let mut state = self.state();
+        state.ttl = ttl;
+        state.forget_at = now.after(ttl.saturating_add(REMEMBERED));
+    }
+
+    /// Returns the time to live that was asked for last.
+    pub(super) fn ttl(&self) -> Duration {
+        self.state().ttl
+    }
+
+    /// Records the master in whose queue the value stands, or whose vote is kept.
+    pub(super) fn stand_at(&self, at: usize) {
+        self.state().stood_at = Some(at);
+    }
+
+    pub(super) fn stood_at(&self) -> Option<usize> {
+        self.state().stood_at
+    }
+
+    /// Returns `true` if the value stands in a queue, and has not got the lock there.
+    pub(super) fn waits(&self) -> bool {
+        let state = self.state();
+        state.stood_at.is_some() && state.asked.iter().all(Option::is_none)
+    }
+
+    /// Returns the value that a master knows.
+    pub(super) fn value_at(&self, at: usize) -> Arc<str> {
+        let state = self.state();
+        Arc::clone(if state.stood_at == Some(at) {
+            &state.first
+        } else {
+            &state.value
+        })
+    }
+
+    /// Begins a request to a master. Returns its receipt, or `None` if the lock was released or given up
+    /// in the meantime.
+    pub(super) fn ask(&self, at: usize) -> Option<Arc<Receipt>> {
+        let mut state = self.state();
+        if state.over {
+            return None;
+        }
+        let receipt = Arc::<Receipt>::default();
+        *state.asked.get_mut(at)? = Some(Arc::clone(&receipt));
+        Some(receipt)
+    }
+
+    /// Returns the request that a master was asked by last.
+    pub(super) fn asked(&self, at: usize) -> Option<Arc<Receipt>> {
+        self.state().asked.get(at).cloned().flatten()
+    }
+
+    /// Begins another round, after the votes of all masters but the one of [`stood_at`](Self::stood_at)
+    /// were given back: from here on they know the lock by another value.
+    pub(super) fn begin_round(&self, round: u32) {
+        let mut state = self.state();
+        state.value = variant(&state.first, round);
+        let kept = state.stood_at;
+        for (at, asked) in state.asked.iter_mut().enumerate() {
+            if kept != Some(at) {
+                *asked = None;
+            }
+        }
+    }
+
+    /// Keeps the requests that were not answered when the lock was granted.
+    pub(super) fn keep(&self, late: Requests<Answer>) {
+        self.state().late = late;
+    }
+
+    /// Takes the request out that has not been answered by this master since the grant.
+    pub(super) fn late(&self, at: usize) -> Option<Request<Answer>> {
+        self.state().late.take(at)
+    }
+
+    /// Returns `true` if the caller is to win a lost vote back at a master.
+    pub(super) fn may_return(&self, at: usize) -> bool {
+        let mut state = self.state();
+        if state.over {
+            return false;
+        }
+        let place = state.returning.get_mut(at);
+        place.is_some_and(|returning| !std::mem::replace(returning, true))
+    }
+
+    pub(super) fn has_returned(&self, at: usize) {
+        if let Some(returning) = self.state().returning.get_mut(at) {
+            *returning = false;
+        }
+    }
+
+    /// Ends the ballot: from here on no request is sent for it.
+    pub(super) fn end(&self) {
+        self.state().over = true;
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.state().over
+    }
+
+    /// Records that one of its keys was released. Returns `true` if all are.
+    pub(super) fn has_released(&self) -> bool {
+        let mut state = self.state();
+        state.released += 1;
+        state.released >= self.keys.len()
+    }
+}
+
+/// Returns another value of the same holder.
+fn variant(value: &str, round: u32) -> Arc<str> {
+    format!("{value}{MARK}{round}").into()
+}
+
+/// Stands before the number of a variant. No path of a function has it.
+const MARK: char = '~';
+
+/// Returns a value without the number of its variant: all values of one holder become the same.
+pub(super) fn without_variant(value: &str) -> &str {
+    match value.rsplit_once(MARK) {
+        Some((before, number)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => before,
+        _ => value,
+    }
+}
+
+/// The ballots of one store in this process, by the runtime's value.
+#[derive(Debug, Default)]
+pub(super) struct Ballots(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    /// Most values have one ballot, for one key or several.
+    by_value: HashMap<Arc<str>, Vec<Arc<Ballot>>>,
+    sweep_at: usize,
+}
+
+/// Omits the values, which contain tokens.
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Table").field(&self.by_value.len()).finish()
+    }
+}
+
+impl Table {
+    /// Forgets the ballots that are over, once there are enough to make that worthwhile.
+    fn sweep(&mut self, now: Moment) {
+        if self.by_value.len() >= self.sweep_at.max(SWEEP_AT) {
+            self.by_value.retain(|_, ballots| {
+                ballots.retain(|ballot| ballot.state().forget_at > now);
+                !ballots.is_empty()
+            });
+            self.sweep_at = self.by_value.len() * 2;
+        }
+    }
+}
+
+impl Ballots {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a ballot for an attempt to get these keys. If one of them has been handed to the value by a
+    /// queue, it begins with that.
+    pub(super) fn enter(
+        &self,
+        keys: &[Arc<str>],
+        value: &Arc<str>,
+        masters: usize,
+        now: Moment,
+        ttl: Duration,
+    ) -> Arc<Ballot> {
+        let mut table = self.table();
+        table.sweep(now);
+        let ballots = table.by_value.entry(Arc::clone(value)).or_default();
+        let is_about = |ballot: &Arc<Ballot>| ballot.keys.iter().any(|key| keys.contains(key));
+        let known = ballots
+            .iter()
+            .position(is_about)
+            .map(|place| ballots.swap_remove(place));
+        let ballot = match known.filter(|known| !known.is_over()) {
+            Some(known) if *known.keys == *keys => known,
+            Some(known) if known.stood_at().is_some() => known.for_keys(keys),
+            _ => Ballot::new(keys, value, masters),
+        };
+        ballots.push(Arc::clone(&ballot));
+        drop(table);
+        ballot.remember(now, ttl);
+        ballot
+    }
+
+    /// Returns the ballot for a key and a value.
+    pub(super) fn get(&self, key: &str, value: &str) -> Option<Arc<Ballot>> {
+        let table = self.table();
+        let ballots = table.by_value.get(value)?;
+        ballots
+            .iter()
+            .find(|ballot| ballot.keys.iter().any(|its| **its == *key))
+            .cloned()
+    }
+
+    /// Forgets a ballot.
+    pub(super) fn remove(&self, value: &str, ballot: &Arc<Ballot>) {
+        let mut table = self.table();
+        if let Some(ballots) = table.by_value.get_mut(value) {
+            ballots.retain(|its| !Arc::ptr_eq(its, ballot));
+            if ballots.is_empty() {
+                table.by_value.remove(value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_values_of_one_holder_are_known_as_the_same() {
+        let value = "0123456789abcdef0123456789abcdef:host:1:stock::reduce";
+        let other = variant(value, 7);
+        assert_ne!(&*other, value);
+        assert_eq!(without_variant(&other), value);
+        assert_eq!(without_variant(value), value);
+        for whole in ["a~", "a~b", "~", "a~1b"] {
+            assert_eq!(without_variant(whole), whole);
+        }
+    }
+
+    #[test]
+    fn ballots_of_locks_that_nobody_released_are_forgotten() {
+        let ballots = Ballots::default();
+        let lease = Duration::from_secs(30);
+        for number in 0..1_000_u64 {
+            let now = Moment::from_nanos(0).after(Duration::from_secs(number));
+            let value: Arc<str> = number.to_string().into();
+            ballots.enter(&["k".into()], &value, 3, now, lease);
+        }
+        let left = ballots.table().by_value.len();
+        assert!(left <= SWEEP_AT, "{left} ballots");
+    }
+}

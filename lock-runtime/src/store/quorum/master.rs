@@ -1,0 +1,158 @@
+//! One of the masters of a quorum, and whether it can vote at present.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::host::Moment;
+use crate::store::access::Access;
+use crate::store::{StoreError, within};
+
+use super::Quorum;
+
+/// The pause before a master that does not answer is asked again. It doubles up to the second value.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// One of the masters.
+#[derive(Debug)]
+pub(super) struct Master {
+    /// Its address, for messages.
+    pub(super) name: Box<str>,
+    pub(super) access: Arc<Access>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Why it does not vote, as its last answer or the lack of one told.
+    down: Option<StoreError>,
+    /// The time until which it gives no vote, since it may have forgotten some.
+    closed_until: Option<Moment>,
+    /// `true` while a task asks whether it answers.
+    is_asked: bool,
+}
+
+impl Master {
+    pub(super) fn new(name: impl Into<Box<str>>, access: Access) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.into(),
+            access: Arc::new(access),
+            state: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns `true` if it is in reach and gives votes.
+    pub(super) fn is_open(&self) -> bool {
+        let mut state = self.state();
+        if let Some(until) = state.closed_until {
+            if self.access.host.now() < until {
+                return false;
+            }
+            state.closed_until = None;
+        }
+        state.down.is_none()
+    }
+
+    /// Returns `true` if it is in reach. It may be closed.
+    pub(super) fn is_up(&self) -> bool {
+        self.state().down.is_none()
+    }
+
+    /// Lets it vote, after an operator has said that it may.
+    pub(super) fn open(&self) {
+        self.state().closed_until = None;
+    }
+
+    /// Returns why it gives no vote at present.
+    pub(super) fn reason(&self) -> Option<StoreError> {
+        let state = self.state();
+        let left = state.closed_until.map(|until| until.since(self.access.host.now()));
+        match left.filter(|left| !left.is_zero()) {
+            Some(left) => Some(StoreError::closed(left)),
+            None => state.down.clone(),
+        }
+    }
+
+    /// Notes what an error tells of it. Returns `true` if it does not vote from now on, or is no longer
+    /// in reach.
+    fn note(&self, error: &StoreError) -> bool {
+        let mut state = self.state();
+        if let Some(left) = error.opens_in() {
+            state.closed_until = Some(self.access.host.now().after(left));
+            return true;
+        }
+        // A lasting refusal may concern one key, or one command.
+        if error.is_permanent() {
+            return false;
+        }
+        state.down.replace(error.clone()).is_none()
+    }
+}
+
+impl Quorum {
+    /// Notes that a master has failed to answer, or has refused. Skips it from now on, where that is not
+    /// only about one key, until it answers again.
+    pub(super) fn has_failed(self: &Arc<Self>, at: usize, error: &StoreError) {
+        let Some(master) = self.masters.get(at) else { return };
+        if master.note(error) {
+            self.changed.notify_waiters();
+        }
+        if !master.is_up() || error.is_permanent() {
+            self.suspect(at);
+        }
+    }
+
+    /// Asks a master whether it answers, on the lock thread, and if it does not, again and again until it
+    /// does.
+    pub(super) fn suspect(self: &Arc<Self>, at: usize) {
+        let Some(master) = self.masters.get(at).cloned() else {
+            return;
+        };
+        if std::mem::replace(&mut master.state().is_asked, true) {
+            return;
+        }
+        let (quorum, limit) = (Arc::downgrade(self), self.patience(Duration::MAX));
+        let host = self.host.clone();
+        let timer = master.access.timer();
+        let asks = {
+            let (master, host) = (Arc::clone(&master), host.clone());
+            async move {
+                let mut pause = FIRST_PAUSE;
+                loop {
+                    let answer = within(&host, timer, limit, master.access.store.connect()).await;
+                    let Some(quorum) = quorum.upgrade() else { return };
+                    let (was_down, is_down) = {
+                        let mut state = master.state();
+                        let was_down = state.down.is_some();
+                        state.down = match answer {
+                            Err(error) if error.opens_in().is_none() => Some(error),
+                            Err(error) => {
+                                state.closed_until = error.opens_in().map(|left| host.now().after(left));
+                                None
+                            }
+                            Ok(()) => None,
+                        };
+                        state.is_asked = state.down.is_some();
+                        (was_down, state.is_asked)
+                    };
+                    if was_down != is_down {
+                        quorum.changed.notify_waiters();
+                    }
+                    if !is_down {
+                        return;
+                    }
+                    drop(quorum);
+                    host.sleep(timer, pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        };
+        if !host.spawn_by(timer, asks) {
+            master.state().is_asked = false;
+        }
+    }
+}
