@@ -13,7 +13,7 @@ use crate::hold::Hold;
 use crate::hold::backend::Backend;
 use crate::host::{Moment, Timer};
 use crate::key::Keys;
-use crate::store::{Effect, LeaveFree, Ownership, Queued, Receipt, ReleaseRequest};
+use crate::store::{Effect, HolderValue, LeaveFree, Ownership, Queued, Receipt, ReleaseRequest};
 
 /// The pause before a release is retried. It doubles up to [`LONGEST_RETRY`], and after
 /// [`SELDOM_AFTER`] up to [`SELDOM`]: by then the store is most likely down. So it does at once
@@ -43,14 +43,14 @@ const FIRST_TRY: Duration = Duration::from_millis(300);
 pub(crate) struct Stake {
     pub(super) key: Arc<str>,
     others: Box<[Arc<str>]>,
-    value: Arc<str>,
+    value: HolderValue,
     pub(super) ttl: Duration,
     /// The place in the store's queue that the attempt asks for, if any.
     pub(super) queued: Option<Queued>,
 }
 
 impl Stake {
-    pub(crate) fn new(keys: Keys<'_>, value: Arc<str>, ttl: Duration, queued: Option<Queued>) -> Self {
+    pub(crate) fn new(keys: Keys<'_>, value: HolderValue, ttl: Duration, queued: Option<Queued>) -> Self {
         Self {
             key: Arc::clone(keys.first),
             others: keys.others.into(),
@@ -60,7 +60,7 @@ impl Stake {
         }
     }
 
-    pub(crate) fn value(&self) -> &Arc<str> {
+    pub(crate) fn value(&self) -> &HolderValue {
         &self.value
     }
 
@@ -90,7 +90,7 @@ impl Stake {
                 held_until: now.after(held_for),
                 until: now.after(kept_for),
                 manager: Arc::clone(manager),
-                stake: Stake::new(key.into(), Arc::clone(&self.value), self.ttl, self.queued),
+                stake: Stake::new(key.into(), self.value.clone(), self.ttl, self.queued),
                 keep_until: None,
                 leave_free: None,
                 unanswered_on,
@@ -122,7 +122,7 @@ pub(super) fn release_later(held: &Arc<Hold>) {
             held_until: held.gone_by(),
             until: held.gone_by(),
             manager: Arc::clone(&held.manager),
-            stake: Stake::new(key.into(), Arc::clone(&held.value), held.options.time_to_live(), None),
+            stake: Stake::new(key.into(), held.value.clone(), held.options.time_to_live(), None),
             keep_until: held.keep().map(|keep| held.now().after(keep)),
             leave_free: held.leave_free(),
             unanswered_on: None,
@@ -316,7 +316,7 @@ mod tests {
             Box::pin(std::future::ready(Ok(Ownership::Gone)))
         }
 
-        fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
+        fn fence<'a>(&'a self, _: &'a str, _: &'a HolderValue) -> StoreFuture<'a, Fence> {
             Box::pin(std::future::pending())
         }
     }
