@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
+    AcquireRequest, Attempt, Fence, HolderValue, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
 };
 use lock_runtime::{LockManager, distributed_lock};
 
@@ -86,7 +86,7 @@ impl LockStore for Recording {
         self.inner.release(request)
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         self.inner.fence(key, value)
     }
 

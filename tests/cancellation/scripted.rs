@@ -11,8 +11,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, LockStore, Ownership, QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest,
-    StoreError, StoreFuture,
+    AcquireRequest, Attempt, Fence, HolderValue, LockStore, Ownership, QueueOutcome, QueueRequest, ReleaseRequest,
+    RenewRequest, StoreError, StoreFuture,
 };
 use lock_runtime::{Backoff, Holder, LockManager, LockRequest, Moment};
 use lock_tests::{PATIENCE, eventually};
@@ -179,7 +179,7 @@ impl Scripted {
 
     async fn acquire_by_script(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
         let script = self.script;
-        let (key, value) = (request.key.to_string(), request.value.to_string());
+        let (key, value) = (request.key.to_string(), request.value.as_str().to_owned());
         pending(script.until_sent).await;
         request.receipt.sent_on(FIRST);
         self.tables().sent.push(value.clone());
@@ -219,7 +219,7 @@ impl Scripted {
     }
 
     async fn queue_by_script(&self, request: &QueueRequest<'_>, script: Queueing) -> Result<QueueOutcome, StoreError> {
-        let value = request.value.to_owned();
+        let value = request.value.as_str().to_owned();
         pending(script.until_sent).await;
         request.receipt.sent_on(FIRST);
         let again = {
@@ -287,12 +287,12 @@ impl Scripted {
         if same {
             tables.deliver();
         }
-        tables.released.push(request.value.to_owned());
+        tables.released.push(request.value.as_str().to_owned());
         if request.queued.is_some() {
-            tables.queue.retain(|value| value != request.value);
+            tables.queue.retain(|value| value != request.value.as_str());
         }
         let verdict = match tables.slots.get(request.key) {
-            Some(value) if value == request.value => {
+            Some(value) if value == request.value.as_str() => {
                 tables.slots.remove(request.key);
                 Ownership::Owned
             }
@@ -342,7 +342,7 @@ impl LockStore for Scripted {
         }
     }
 
-    fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, _: &'a str, _: &'a HolderValue) -> StoreFuture<'a, Fence> {
         Box::pin(async { Ok(Fence::NotOwned(Ownership::Gone)) })
     }
 }

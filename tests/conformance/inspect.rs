@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, LockMode, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
+    AcquireRequest, Attempt, Fence, HolderValue, LockMode, LockStore, Ownership, ReleaseRequest, RenewRequest,
+    StoreFuture,
 };
 use lock_runtime::{FencingToken, LockError, LockManager, LostReason};
 use lock_tests::{Proxy, Server, eventually, patient};
@@ -399,7 +400,7 @@ impl LockStore for Plain {
         self.0.release(request)
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         self.0.fence(key, value)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_runtime::store::memory::MemoryStore;
-use lock_runtime::store::{Ownership, Receipt, ReleaseRequest};
+use lock_runtime::store::{HolderValue, Ownership, Receipt, ReleaseRequest};
 use lock_runtime::{Backoff, LockManager};
 use tokio::time::Instant;
 
@@ -18,10 +18,10 @@ async fn a_release_without_waiting_is_done_when_it_returns() {
     assert!(a.store.release_is_immediate());
     assert_eq!(a.acquire("k", LONG).await, GRANTED);
     let receipt = Receipt::default();
-    let release = |value| {
+    let release = |value: &str| {
         let request = ReleaseRequest {
             key: "k",
-            value,
+            value: &HolderValue::of(value),
             keep: None,
             unanswered_on: None,
             elsewhere: false,

@@ -10,8 +10,8 @@ use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::quorum::QuorumStore;
 use lock_runtime::store::redis::{ClusterStore, RedisStore};
 use lock_runtime::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, ContentionSlot, Fence, LockStore, Ownership, QueueOutcome,
-    QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, ContentionSlot, Fence, HolderValue, LockStore, Ownership,
+    QueueOutcome, QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
 };
 use lock_runtime::{BootClock, Clock, FencingToken, LockError, LostReason, TokioClock};
 use lock_tests::{ClusterGroup, PATIENCE, SentinelGroup, Server, permissions};
@@ -418,6 +418,10 @@ async fn sent<'a, T>(ask: impl Fn() -> StoreFuture<'a, T>) -> Result<T, StoreErr
 }
 
 impl Client {
+    pub(crate) fn holder_value(&self) -> HolderValue {
+        HolderValue::of(self.value.as_str())
+    }
+
     pub(crate) async fn try_acquire(&self, key: &str, ask: Ask) -> Result<Attempt, StoreError> {
         let receipt = Receipt::default();
         let Ask {
@@ -428,7 +432,7 @@ impl Client {
         } = ask;
         let request = AcquireRequest {
             key: &key.into(),
-            value: &self.value.as_str().into(),
+            value: &self.holder_value(),
             ttl: lease,
             fence,
             tell_remaining,
@@ -471,11 +475,12 @@ impl Client {
         lease: Duration,
     ) -> AttemptAll {
         let keys: Vec<Arc<str>> = keys.iter().map(|&key| key.into()).collect();
+        let former = former.map(HolderValue::of);
         let receipt = Receipt::default();
         let request = AcquireAllRequest {
             keys: &keys,
-            value: &self.value.as_str().into(),
-            former,
+            value: &self.holder_value(),
+            former: former.as_ref(),
             keep,
             ttl: lease,
             fence: false,
@@ -487,7 +492,7 @@ impl Client {
     pub(crate) fn request(&self, key: &str, extend: Option<Duration>) -> RenewRequest {
         RenewRequest {
             key: key.into(),
-            value: self.value.as_str().into(),
+            value: self.holder_value(),
             extend,
         }
     }
@@ -503,7 +508,7 @@ impl Client {
         let receipt = Receipt::default();
         let request = ReleaseRequest {
             key,
-            value: &self.value,
+            value: &self.holder_value(),
             keep,
             unanswered_on: None,
             elsewhere: false,
@@ -528,7 +533,7 @@ impl Client {
     ) -> Result<QueueOutcome, StoreError> {
         let request = QueueRequest {
             key,
-            value: &self.value,
+            value: &self.holder_value(),
             ttl: ask.lease,
             fence: ask.fence,
             clock: &self.clock,
@@ -563,7 +568,7 @@ impl Client {
         let receipt = Receipt::default();
         let request = ReleaseRequest {
             key,
-            value: &self.value,
+            value: &self.holder_value(),
             keep: None,
             unanswered_on: None,
             elsewhere: false,
@@ -578,7 +583,8 @@ impl Client {
     }
 
     pub(crate) async fn fence(&self, key: &str) -> Fence {
-        sent(|| self.store.fence(key, &self.value)).await.unwrap()
+        let value = self.holder_value();
+        sent(|| self.store.fence(key, &value)).await.unwrap()
     }
 
     pub(crate) async fn token(&self, key: &str) -> u64 {

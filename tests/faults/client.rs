@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
+    AcquireRequest, Attempt, Fence, HolderValue, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
 };
 use lock_runtime::{Clock, LockError, LockManager, LostReason, Moment, current};
 use lock_tests::clock::{kept_for, ticking};
@@ -442,7 +442,7 @@ impl LockStore for PanickingRenewals {
         self.store.release(request)
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         self.store.fence(key, value)
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lock_runtime::store::redis::RedisStore;
-use lock_runtime::store::{LockStore, Ownership, Receipt, ReleaseRequest, RenewRequest};
+use lock_runtime::store::{HolderValue, LockStore, Ownership, Receipt, ReleaseRequest, RenewRequest};
 use lock_runtime::{
     Backoff, ConfigError, KeyProblem, LockError, LockManager, LostReason, MAX_KEY_LEN, MAX_LEASE, MIN_LEASE, current,
 };
@@ -263,11 +263,12 @@ async fn a_release_or_renewal_with_another_value_never_touches_the_lock() {
         value[33..].to_owned(),
     ];
     for forged in &forgeries {
+        let forged = HolderValue::of(forged.as_str());
         let receipt = Receipt::default();
         for keep in [None, Some(Duration::from_millis(1))] {
             let request = ReleaseRequest {
                 key: &stored("forged"),
-                value: forged,
+                value: &forged,
                 keep,
                 unanswered_on: None,
                 elsewhere: false,
@@ -279,7 +280,7 @@ async fn a_release_or_renewal_with_another_value_never_touches_the_lock() {
         }
         let renewal = RenewRequest {
             key: stored("forged").into(),
-            value: forged.as_str().into(),
+            value: forged.clone(),
             extend: Some(MIN_LEASE),
         };
         assert_eq!(

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
+    AcquireRequest, Attempt, Fence, HolderValue, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreError,
+    StoreFuture,
 };
 use lock_runtime::{LockError, LockManager, current};
 use lock_tests::{PATIENCE, Server, eventually, lock_child};
@@ -261,7 +262,7 @@ impl LockStore for NoRenewals {
         Box::pin(ready(Ok(Ownership::Owned)))
     }
 
-    fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, _: &'a str, _: &'a HolderValue) -> StoreFuture<'a, Fence> {
         Box::pin(ready(Err(StoreError::permanent("no tokens"))))
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, Lane, LockStore, LossHint, LossReceiver, Ownership, ReleaseRequest, RenewRequest,
-    StoreFuture,
+    AcquireRequest, Attempt, Fence, HolderValue, Lane, LockStore, LossHint, LossReceiver, Ownership, ReleaseRequest,
+    RenewRequest, StoreFuture,
 };
 use lock_runtime::{Clock, LockError, LockGuard, LockManager, LostReason, Moment, OnLost, ServerState, current};
 use lock_tests::patience::eventually_blocking;
@@ -426,7 +426,7 @@ impl LockStore for SilentRenewals {
         self.0.release(request)
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         self.0.fence(key, value)
     }
 
@@ -530,7 +530,7 @@ impl LockStore for HalfDead {
         self.tables.release(request)
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         self.tables.fence(key, value)
     }
 

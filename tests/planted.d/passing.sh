@@ -26,7 +26,7 @@ plant turn-not-taken-back lock-runtime/src/acquire/local_queue.rs \
 
 plant passed-under-old-name lock-runtime/src/hold/mod.rs \
     'Holder::passed_to(&self.value, self.options.site.function)' \
-    'Holder::new(&*self.value)' \
+    'Holder::new(self.value.as_str())' \
     waiting local_queue::in_memory::a_call_that_waited_behind_its_own_process_names_the_holder \
     'shop::buy'
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, Lane, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
+    AcquireRequest, Attempt, Fence, HolderValue, Lane, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
 };
 use lock_runtime::testing::TestLocks;
 use lock_runtime::{Backoff, BootClock, Clock, LockError, LockGuard, LockManager, LostReason, Moment};
@@ -502,7 +502,7 @@ impl LockStore for SilentRenewals {
         self.tables.release(request)
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         self.tables.fence(key, value)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lock_runtime::store::{Receipt, ReleaseRequest, RenewRequest};
+use lock_runtime::store::{HolderValue, Receipt, ReleaseRequest, RenewRequest};
 use lock_runtime::{ConfigError, LockError, LockManager, distributed_lock};
 use lock_tests::{Action, PATIENCE, Proxy, Server, chain, eventually, patient};
 
@@ -45,12 +45,12 @@ async fn no_text_tells_the_token_that_releases_a_lock() {
             assert!(busy.is_busy(), "{busy:?}");
             let renew = RenewRequest {
                 key: key.into(),
-                value: value.as_str().into(),
+                value: HolderValue::of(value.as_str()),
                 extend: None,
             };
             let release = ReleaseRequest {
                 key,
-                value: &value,
+                value: &HolderValue::of(value.as_str()),
                 keep: None,
                 unanswered_on: None,
                 elsewhere: false,

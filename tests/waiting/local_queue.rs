@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::{
-    AcquireRequest, Attempt, Fence, LockStore, Ownership, QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest,
-    StoreFuture,
+    AcquireRequest, Attempt, Fence, HolderValue, LockStore, Ownership, QueueOutcome, QueueRequest, ReleaseRequest,
+    RenewRequest, StoreFuture,
 };
 use lock_runtime::{
     HandoverLimits, HeldLock, LockError, LockGuard, LockInfo, LockManager, LockManagerBuilder, LostReason, current,
@@ -176,7 +176,7 @@ impl LockStore for Counted {
         self.store.release(request)
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         self.store.fence(key, value)
     }
 

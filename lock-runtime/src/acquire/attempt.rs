@@ -17,8 +17,8 @@ use crate::host::Moment;
 use crate::key::Keys;
 use crate::store::holder;
 use crate::store::{
-    AcquireRequest, Attempt, ContentionSlot, Effect, FencingToken, Limited, QueueOutcome, QueueRequest, Queued,
-    StoreError,
+    AcquireRequest, Attempt, ContentionSlot, Effect, FencingToken, HolderValue, Limited, QueueOutcome, QueueRequest,
+    Queued, StoreError,
 };
 
 /// The call's knowledge of the store so far.
@@ -452,7 +452,7 @@ impl Acquisition {
 
     /// Creates a value that was never used before. Each attempt has its own: an attempt with an
     /// unknown outcome is left to the releaser, and cannot be confused with the next one.
-    pub(super) fn value(&self) -> Result<Arc<str>, StoreError> {
+    pub(super) fn value(&self) -> Result<HolderValue, StoreError> {
         holder::new_value(&self.manager.host, self.options.site.function, self.options.mode())
             .map_err(|_| StoreError::permanent("the operating system gave no random bytes for the lock's token"))
     }

@@ -401,6 +401,8 @@ mod tests {
     use crate::acquire::shared::Shared;
     use crate::acquire::unconfirmed::UnconfirmedAcquire;
     use crate::key::Keys;
+    use crate::store::LockMode;
+    use crate::store::holder::new_value;
 
     /// The interval at which the lock thread looks in these tests.
     const STEP: Duration = Duration::from_millis(50);
@@ -426,7 +428,8 @@ mod tests {
         let lease = Duration::from_secs(30);
         let key = "k".into();
         let keys = Keys::from(&key);
-        let pending = UnconfirmedAcquire::arm(&manager.backend, keys, "a value".into(), lease, None).by(Some(caller));
+        let value = new_value(&manager.host, "f", &LockMode::Exclusive).unwrap();
+        let pending = UnconfirmedAcquire::arm(&manager.backend, keys, value, lease, None).by(Some(caller));
         pending.receipt().sent_on(1);
         pending
     }

@@ -430,8 +430,8 @@ mod tests {
     use std::time::Duration;
 
     use crate::store::{
-        AcquireRequest, Attempt, Fence, FencingToken, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreError,
-        StoreFuture,
+        AcquireRequest, Attempt, Fence, FencingToken, HolderValue, LockStore, Ownership, ReleaseRequest, RenewRequest,
+        StoreError, StoreFuture,
     };
     use crate::{ConfigError, LockManager};
 
@@ -474,7 +474,7 @@ mod tests {
             Box::pin(ready(Ok(Ownership::Owned)))
         }
 
-        fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
+        fn fence<'a>(&'a self, _: &'a str, _: &'a HolderValue) -> StoreFuture<'a, Fence> {
             Box::pin(ready(Ok(Fence::Token(FencingToken::new(1)))))
         }
     }

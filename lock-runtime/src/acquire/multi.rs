@@ -40,7 +40,7 @@ impl Part {
     /// Disarms the clean-up: everything was taken over by another attempt's value, or released.
     fn disarm(self) {
         for kept in self.kept.into_iter().chain(self.handed) {
-            drop(kept.pending.disarm());
+            kept.pending.disarm();
         }
     }
 
@@ -149,7 +149,7 @@ impl Acquisition {
             let request = AcquireAllRequest {
                 keys,
                 value: pending.value(),
-                former: part.kept.as_ref().map(|kept| &**kept.pending.value()),
+                former: part.kept.as_ref().map(|kept| kept.pending.value()),
                 keep,
                 ttl,
                 fence: self.options.fencing,
@@ -177,7 +177,7 @@ impl Acquisition {
                     pending.receipt().taking(true);
                     Some(Kept { pending, asking })
                 } else {
-                    drop(pending.disarm());
+                    pending.disarm();
                     None
                 };
                 return Ok(Asked::WaitFor(at, kept));

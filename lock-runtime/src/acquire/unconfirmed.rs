@@ -7,7 +7,7 @@ use crate::acquire::callers::Caller;
 use crate::hold::Backend;
 use crate::hold::upkeep::Stake;
 use crate::key::Keys;
-use crate::store::{Queued, Receipt};
+use crate::store::{HolderValue, Queued, Receipt};
 
 /// An attempt to acquire that is under way. If dropped before its outcome is known, it releases
 /// whatever it took.
@@ -28,7 +28,7 @@ impl UnconfirmedAcquire {
     pub(super) fn arm(
         manager: &Arc<Backend>,
         keys: Keys<'_>,
-        value: Arc<str>,
+        value: HolderValue,
         ttl: Duration,
         queued: Option<Queued>,
     ) -> Self {
@@ -51,7 +51,7 @@ impl UnconfirmedAcquire {
         self
     }
 
-    pub(super) fn value(&self) -> &Arc<str> {
+    pub(super) fn value(&self) -> &HolderValue {
         self.stake.value()
     }
 
@@ -59,17 +59,16 @@ impl UnconfirmedAcquire {
         self.caller.as_ref().map_or(&self.receipt, |caller| caller.receipt())
     }
 
-    /// Ends the attempt with a known outcome: nothing is cleaned up. Returns the value.
-    pub(super) fn disarm(mut self) -> Arc<str> {
+    /// Ends the attempt with a known outcome: nothing is cleaned up.
+    pub(super) fn disarm(mut self) {
         self.known = true;
-        Arc::clone(self.stake.value())
     }
 
     /// Claims the granted lock. Returns the value, or `None` if the lock thread has released it
     /// because the call was not polled.
-    pub(super) fn claim(mut self) -> Option<Arc<str>> {
+    pub(super) fn claim(mut self) -> Option<HolderValue> {
         self.known = self.caller.as_ref().is_none_or(|caller| caller.claim());
-        self.known.then(|| Arc::clone(self.stake.value()))
+        self.known.then(|| self.stake.value().clone())
     }
 }
 

@@ -138,7 +138,7 @@ fn problem<'a>(key: &str, around: impl Iterator<Item = &'a Hold>, of_key: Option
     let mut problem = format!("`{key}` must be locked here, and the running code is under ");
     let held = around.filter(|held| is_held(held)).flat_map(|held| {
         let keys = held.keys().iter();
-        keys.map(|key| (held.manager.name(key), &held.mode, held.options.site.function))
+        keys.map(|key| (held.manager.name(key), held.value.mode(), held.options.site.function))
     });
     if !list(&mut problem, held) {
         problem.push_str("no lock");

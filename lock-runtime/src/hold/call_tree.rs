@@ -124,7 +124,7 @@ pub(crate) fn relation(backend: &Backend, keys: Keys<'_>, mode: &LockMode, reent
             && !held.has_ended()
             && keys.iter().any(holds)
         {
-            if keys.iter().all(holds) && includes(&held.mode, mode, reentrant) {
+            if keys.iter().all(holds) && includes(held.value.mode(), mode, reentrant) {
                 return Relation::Within(Arc::clone(held));
             }
             relation = Relation::Deadlock;
@@ -235,7 +235,7 @@ impl HeldLock {
     /// Returns the mode, which determines which holders can share the lock.
     #[must_use]
     pub fn mode(&self) -> &LockMode {
-        &self.held.mode
+        self.held.value.mode()
     }
 
     /// Returns the number of calls in this call tree that hold the lock: one, plus those that have
@@ -342,7 +342,7 @@ impl HeldLock {
         if let Some(fence) = self.held.fencing_token() {
             return Ok(fence);
         }
-        if !self.held.mode.is_fenced() {
+        if !self.held.value.mode().is_fenced() {
             return Err(LockError::InvalidMode {
                 key: self.held.name(),
                 problem: ModeProblem::ManyToFence.text(),

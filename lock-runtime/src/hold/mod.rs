@@ -203,7 +203,7 @@ impl Hold {
     /// Returns the holder, as shown to other calls of this process.
     pub(crate) fn holder(&self) -> Holder {
         if self.passes() == 0 {
-            Holder::of(&*self.value)
+            Holder::of(self.value.as_str())
         } else {
             Holder::passed_to(&self.value, self.options.site.function)
         }

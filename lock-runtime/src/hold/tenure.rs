@@ -20,7 +20,7 @@ use crate::host::{Moment, Timer};
 use crate::key::Keys;
 use crate::stats::Event;
 use crate::store::holder::Holder;
-use crate::store::{Lane, LockMode, RenewRequest};
+use crate::store::{HolderValue, Lane, RenewRequest};
 
 /// Renews and checks locks, ends those that are lost, and releases those whose calls do not wait.
 pub(crate) trait Keeper: Debug + Send + Sync {
@@ -66,8 +66,7 @@ pub(crate) struct Tenure {
     others: Box<[Arc<str>]>,
     /// The servers of all these keys. Changed only while the schedule is locked.
     servers: Mutex<Servers>,
-    pub(crate) mode: LockMode,
-    pub(crate) value: Arc<str>,
+    pub(crate) value: HolderValue,
     /// The lease, the renewal setting and the key's expiry, the same for all calls that hold the
     /// lock in turn.
     pub(super) lease: Duration,
@@ -121,7 +120,7 @@ impl Tenure {
     /// Creates the state of a lock that a call got at `granted`, by a command sent at `sent`.
     pub(crate) fn new(
         keys: Keys<'_>,
-        value: Arc<str>,
+        value: HolderValue,
         options: &LockOptions,
         sent: Moment,
         granted: Moment,
@@ -135,7 +134,6 @@ impl Tenure {
             key: Arc::clone(keys.first),
             others: keys.others.into(),
             servers: Mutex::new(Servers::holding(keys, &manager)),
-            mode: options.mode().clone(),
             value,
             lease: options.lease,
             renew: options.renew,
@@ -296,7 +294,7 @@ impl Tenure {
         let span = call.and_then(|call| call.span.id());
         let key = &*self.name();
         let age = self.now().since(self.granted);
-        let holder = call.is_none().then(|| Holder::of(&*self.value));
+        let holder = call.is_none().then(|| Holder::of(self.value.as_str()));
         let function = match call {
             Some(call) => Some(call.options.site.function),
             None => holder.as_ref().and_then(Holder::function),
@@ -428,7 +426,7 @@ impl Tenure {
     pub(super) fn renew_requests(&self, extend: Option<Duration>) -> impl Iterator<Item = RenewRequest> {
         self.keys().iter().map(move |key| RenewRequest {
             key: Arc::clone(key),
-            value: Arc::clone(&self.value),
+            value: self.value.clone(),
             extend,
         })
     }

@@ -122,6 +122,30 @@ impl LockManager {
         Ok(released)
     }
 
+    /// Lets the masters of a quorum vote at once that give no vote because they may have forgotten some:
+    /// after their first use, a restart or a flush. Returns `true` if there were any.
+    ///
+    /// Whoever calls this says that no process holds a lock that such a master may have forgotten. If one
+    /// does, **another one may get the same lock beside it**. Without this call, such a master votes once
+    /// the longest lease is over.
+    ///
+    /// A store that is no quorum has nothing to open.
+    ///
+    /// # Errors
+    /// [`LockError::Closed`], and [`LockError::Store`] when fewer than a majority of the masters answer. Those
+    /// that do answer vote from then on. The key in these errors is empty.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped before it completes, some of the masters may have been opened.
+    pub async fn open_quorum(&self) -> Result<bool, LockError> {
+        host::take_part().await;
+        let opened = self.ask("", self.shared().store.open_now()).await?;
+        if opened {
+            tracing::warn!(store = %self.shared().url, "masters of the quorum that may have forgotten locks vote from now on");
+        }
+        Ok(opened)
+    }
+
     async fn ask<T>(&self, key: &str, question: StoreFuture<'_, T>) -> Result<T, LockError> {
         let shared = self.shared();
         if shared.closed.is_cancelled() {

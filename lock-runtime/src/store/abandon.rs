@@ -11,8 +11,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::host::{Moment, Timer};
 use crate::store::access::Access;
-use crate::store::holder::Shown;
-use crate::store::{Effect, LeaveFree, Ownership, Queued, Receipt, ReleaseRequest};
+use crate::store::{Effect, HolderValue, LeaveFree, Ownership, Queued, Receipt, ReleaseRequest};
 
 /// The pause before a release is retried. It doubles up to [`LONGEST_RETRY`], and after
 /// [`SELDOM_AFTER`] up to [`SELDOM`]: by then the store is most likely down. So it does at once
@@ -45,7 +44,7 @@ pub struct Abandoned {
     /// The whole keys that it was for.
     pub keys: Box<[Arc<str>]>,
     /// The value that it was to store.
-    pub value: Arc<str>,
+    pub value: HolderValue,
     /// The time to live that it asked for.
     pub ttl: Duration,
     /// Set if the value may be in the store's queue.
@@ -72,7 +71,7 @@ impl fmt::Debug for Abandoned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Abandoned")
             .field("keys", &self.keys)
-            .field("value", &Shown(&self.value))
+            .field("value", &self.value)
             .field("ttl", &self.ttl)
             .field("queued", &self.queued)
             .finish_non_exhaustive()
@@ -99,7 +98,7 @@ impl Access {
             BackgroundRelease {
                 access: Arc::clone(self),
                 key: Arc::clone(key),
-                value: Arc::clone(&abandoned.value),
+                value: abandoned.value.clone(),
                 queued,
                 keep_until: None,
                 leave_free: None,
@@ -121,7 +120,7 @@ impl Access {
 pub(crate) struct BackgroundRelease {
     access: Arc<Access>,
     key: Arc<str>,
-    value: Arc<str>,
+    value: HolderValue,
     /// The place in the store's queue that the value may have, if any.
     queued: Option<Queued>,
     /// The end of the minimum hold.
@@ -147,14 +146,14 @@ impl BackgroundRelease {
     pub(crate) fn of_held(
         access: &Arc<Access>,
         key: &Arc<str>,
-        value: &Arc<str>,
+        value: &HolderValue,
         gone_by: Moment,
         held: &TaskTracker,
     ) -> Self {
         Self {
             access: Arc::clone(access),
             key: Arc::clone(key),
-            value: Arc::clone(value),
+            value: value.clone(),
             queued: None,
             keep_until: None,
             leave_free: None,
@@ -315,7 +314,7 @@ mod tests {
 
     use super::*;
     use crate::LockManager;
-    use crate::store::{AcquireRequest, Attempt, Fence, LockStore, RenewRequest, StoreFuture};
+    use crate::store::{AcquireRequest, Attempt, Fence, HolderValue, LockStore, RenewRequest, StoreFuture};
 
     /// A store that answers no acquire, and has nothing to release.
     #[derive(Debug, Default)]
@@ -339,7 +338,7 @@ mod tests {
             Box::pin(std::future::ready(Ok(Ownership::Gone)))
         }
 
-        fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
+        fn fence<'a>(&'a self, _: &'a str, _: &'a HolderValue) -> StoreFuture<'a, Fence> {
             Box::pin(std::future::pending())
         }
     }

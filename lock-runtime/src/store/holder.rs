@@ -17,7 +17,7 @@ const DIGITS: &[u8; 16] = b"0123456789abcdef";
 ///
 /// # Errors
 /// Fails if the operating system provides no random bytes.
-pub(crate) fn new_value(host: &Host, function: &str, mode: &LockMode) -> Result<Arc<str>, getrandom::Error> {
+pub(crate) fn new_value(host: &Host, function: &str, mode: &LockMode) -> Result<HolderValue, getrandom::Error> {
     let token = new_token(host)?;
     let mut value = Value {
         text: [0; MAX_VALUE],
@@ -30,10 +30,12 @@ pub(crate) fn new_value(host: &Host, function: &str, mode: &LockMode) -> Result<
     value.length = TOKEN_LENGTH;
     value.push(host.place());
     value.push(function);
-    Ok(match mode.class() {
+    let text = match mode.class() {
         None => Arc::from(value.as_str()),
         Some(class) => format!("{class}:{}", value.as_str()).into(),
-    })
+    };
+    let mode = mode.clone();
+    Ok(HolderValue { text, mode })
 }
 
 /// Creates the value of a holder on another host.
@@ -41,10 +43,12 @@ pub(crate) fn new_value(host: &Host, function: &str, mode: &LockMode) -> Result<
 /// # Errors
 /// Fails if the operating system provides no random bytes.
 #[cfg(feature = "testing")]
-pub(crate) fn remote_value(function: &str, mode: &LockMode) -> Result<Arc<str>, getrandom::Error> {
+pub(crate) fn remote_value(function: &str, mode: &LockMode) -> Result<HolderValue, getrandom::Error> {
     let token = new_token(&Host::process())?;
     let class = mode.class().map(|class| format!("{class}:")).unwrap_or_default();
-    Ok(format!("{class}{token:0TOKEN_LENGTH$x}:another-host:1:{function}").into())
+    let text = format!("{class}{token:0TOKEN_LENGTH$x}:another-host:1:{function}").into();
+    let mode = mode.clone();
+    Ok(HolderValue { text, mode })
 }
 
 /// A value under construction.
@@ -81,6 +85,68 @@ fn new_token(host: &Host) -> Result<u128, getrandom::Error> {
     let mut bytes = [0; 16];
     host.fill(&mut bytes)?;
     Ok(u128::from_ne_bytes(bytes))
+}
+
+/// The value that a holder stores under a key: its unique token, a description of the holder, and
+/// the mode in which it is to hold the key.
+///
+/// A store keeps the text as it is, and reads it back as a [`Holder`].
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct HolderValue {
+    text: Arc<str>,
+    mode: LockMode,
+}
+
+/// For authors of stores.
+#[cfg(feature = "custom-store")]
+impl HolderValue {
+    /// Reads a value from its text. The mode is that of the text's class, or exclusive if it has
+    /// none.
+    #[must_use]
+    pub fn of(text: impl Into<Arc<str>>) -> Self {
+        let text = text.into();
+        let mode = LockMode::of(&text);
+        Self { text, mode }
+    }
+}
+
+impl HolderValue {
+    /// Returns the text to store. It contains the holder's token.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn text(&self) -> &Arc<str> {
+        &self.text
+    }
+
+    /// Returns another value of the same holder: with this behind the text.
+    pub(super) fn with_suffix(&self, suffix: fmt::Arguments<'_>) -> Self {
+        Self {
+            text: format!("{}{suffix}", self.text).into(),
+            mode: self.mode.clone(),
+        }
+    }
+
+    /// Returns the mode in which the holder is to hold the key.
+    #[must_use]
+    pub fn mode(&self) -> &LockMode {
+        &self.mode
+    }
+
+    /// Returns `true` for any mode but exclusive.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.mode != LockMode::Exclusive
+    }
+}
+
+/// Formats as the [`Holder`] does, without the token.
+impl fmt::Debug for HolderValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HolderValue({})", Holder::of(&*self.text))
+    }
 }
 
 /// The holder of a lock, as read from the store.
@@ -133,9 +199,9 @@ impl Holder {
 
     /// Creates the holder of a lock of this process that has passed to a call of `function` since
     /// the value was stored.
-    pub(crate) fn passed_to(value: &str, function: &str) -> Self {
+    pub(crate) fn passed_to(value: &HolderValue, function: &str) -> Self {
         Self {
-            value: value.into(),
+            value: value.as_str().into(),
             passed: Some(Box::new(PassedTo {
                 function: function.into(),
             })),
@@ -204,15 +270,6 @@ impl fmt::Debug for Holder {
     }
 }
 
-/// A holder's value, formatted for `Debug` without its token.
-pub(super) struct Shown<'a>(pub(super) &'a str);
-
-impl fmt::Debug for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&Holder::of(self.0), f)
-    }
-}
-
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #[cfg(test)]
 mod tests {
@@ -220,56 +277,68 @@ mod tests {
 
     #[test]
     fn the_value_tells_who_holds_the_lock() {
-        let holder = Holder::of(
-            &*new_value(&Host::process(), "stock::reduce", &LockMode::of_permits(3).unwrap())
-                .unwrap_or_else(|_| "".into()),
-        );
+        let mode = LockMode::of_permits(3).unwrap();
+        let value = new_value(&Host::process(), "stock::reduce", &mode).unwrap();
+        let holder = Holder::of(value.as_str());
         assert_eq!(holder.pid(), Some(std::process::id()));
         assert_eq!(holder.function(), Some("stock::reduce"));
         let place = Host::process().place().to_owned();
         assert_eq!(place, format!(":{}:{}:", holder.host().unwrap(), std::process::id()));
-        assert_eq!(Some(holder.mode()), LockMode::of_permits(3));
+        assert_eq!(holder.mode(), mode);
         let (_, token) = mode::split(&holder.value);
-        for shown in [
-            holder.to_string(),
-            format!("{holder:?}"),
-            format!("{:?}", Shown(&holder.value)),
-        ] {
+        for shown in [holder.to_string(), format!("{holder:?}"), format!("{value:?}")] {
             assert!(!shown.contains(&token[..TOKEN_LENGTH]), "{shown}");
             assert!(shown.contains("stock::reduce"), "{shown}");
         }
     }
 
     #[test]
+    fn a_value_has_the_mode_that_its_text_tells() {
+        let permits = LockMode::of_permits(3).unwrap();
+        for mode in [
+            LockMode::Exclusive,
+            LockMode::Read,
+            LockMode::Write,
+            permits,
+            LockMode::owner("a:b"),
+        ] {
+            let value = new_value(&Host::process(), "f", &mode).unwrap();
+            assert_eq!(*value.mode(), mode);
+            assert_eq!(value.is_shared(), mode != LockMode::Exclusive);
+            assert_eq!(LockMode::of(value.as_str()), mode);
+        }
+    }
+
+    #[test]
     fn the_value_is_at_most_200_bytes() {
-        let value = new_value(&Host::process(), &"ö".repeat(500), &LockMode::Exclusive).unwrap_or_else(|_| "".into());
-        assert!(!value.is_empty() && value.len() <= MAX_VALUE);
+        let value = new_value(&Host::process(), &"ö".repeat(500), &LockMode::Exclusive).unwrap();
+        assert!(!value.as_str().is_empty() && value.as_str().len() <= MAX_VALUE);
     }
 
     #[test]
     fn no_two_tokens_are_alike() {
         let values: std::collections::HashSet<_> = (0..10_000)
-            .map(|_| new_value(&Host::process(), "f", &LockMode::Exclusive).unwrap_or_else(|_| "".into()))
+            .map(|_| new_value(&Host::process(), "f", &LockMode::Exclusive).unwrap())
             .collect();
         assert_eq!(values.len(), 10_000);
     }
 
     #[test]
     fn a_copy_of_the_process_draws_tokens_of_its_own() {
-        let value = || new_value(&Host::process(), "f", &LockMode::Exclusive).unwrap_or_else(|_| "".into());
+        let value = || new_value(&Host::process(), "f", &LockMode::Exclusive).unwrap();
         let mut drawn = std::collections::HashSet::from([value()]);
         let (reader, writer) = std::io::pipe().unwrap();
         // Stands in for a second restore of one machine snapshot.
         let copy = fork::fork().unwrap();
         if copy == fork::Fork::Child {
-            let _ = std::io::Write::write_all(&mut &writer, value().as_bytes());
+            let _ = std::io::Write::write_all(&mut &writer, value().as_str().as_bytes());
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
         }
         drop(writer);
         let copied = std::io::read_to_string(reader).unwrap();
         let token = |value: &str| value.split(':').next().unwrap_or_default().to_owned();
         drawn.insert(value());
-        let drawn: Vec<_> = drawn.iter().map(|value| token(value)).collect();
+        let drawn: Vec<_> = drawn.iter().map(|value| token(value.as_str())).collect();
         assert_eq!(token(&copied).len(), TOKEN_LENGTH);
         assert!(
             !drawn.contains(&token(&copied)),

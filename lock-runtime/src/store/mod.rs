@@ -30,7 +30,8 @@ use crate::host::{Clock, Host, Moment, Timer};
 use crate::key::KeyProblem;
 pub use crate::store::abandon::Abandoned;
 use crate::store::health::ServerHealth;
-use crate::store::holder::{Holder, Shown};
+use crate::store::holder::Holder;
+pub use crate::store::holder::HolderValue;
 use crate::store::info::LockInfo;
 pub use crate::store::info::LockPage;
 pub use fencing_token::FencingToken;
@@ -55,7 +56,7 @@ pub(crate) async fn within<T>(
 
 /// A backend that stores locks.
 ///
-/// Every value encodes the [`LockMode`] in which it is to hold its key.
+/// Every [`HolderValue`] has the [`LockMode`] in which it is to hold its key.
 ///
 /// # Required guarantees
 /// - While a key holds an unexpired value, [`acquire`](Self::acquire) of any other value returns
@@ -209,11 +210,16 @@ pub trait LockStore: Debug + Send + Sync + 'static {
     }
 
     /// Takes a fencing token for a lock that is still held.
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence>;
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence>;
 
     /// Raises the store's last fencing token to `fence`, if the lock is still held and that one is smaller. A
     /// quorum asks this of its masters. By default it fails.
-    fn raise_fence<'a>(&'a self, key: &'a str, value: &'a str, fence: FencingToken) -> StoreFuture<'a, Ownership> {
+    fn raise_fence<'a>(
+        &'a self,
+        key: &'a str,
+        value: &'a HolderValue,
+        fence: FencingToken,
+    ) -> StoreFuture<'a, Ownership> {
         let _ = (key, value, fence);
         Box::pin(ready(Err(StoreError::permanent(
             "this store cannot be a master of a quorum, since it cannot be told of another master's fencing token",
@@ -223,7 +229,7 @@ pub trait LockStore: Debug + Send + Sync + 'static {
 
     /// Takes one fencing token for several locks that are still held under one value. By default takes
     /// one for the first lock, which suffices if the store counts the tokens of all locks together.
-    fn fence_all<'a>(&'a self, keys: &'a [Arc<str>], value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence_all<'a>(&'a self, keys: &'a [Arc<str>], value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         match keys.first() {
             Some(first) => self.fence(first, value),
             None => Box::pin(ready(Err(StoreError::permanent("no key was given")))),
@@ -334,11 +340,12 @@ pub enum Limited {
 }
 
 /// A request for a lock.
+#[derive(Debug)]
 pub struct AcquireRequest<'a> {
     /// The whole key, prefix included.
     pub key: &'a Arc<str>,
-    /// The value to store: the holder's unique token and a description of the holder.
-    pub value: &'a Arc<str>,
+    /// The value to store.
+    pub value: &'a HolderValue,
     /// The time to live in the store.
     pub ttl: Duration,
     /// `true` to take a fencing token in the same step.
@@ -351,29 +358,16 @@ pub struct AcquireRequest<'a> {
     pub receipt: &'a Receipt,
 }
 
-impl fmt::Debug for AcquireRequest<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquireRequest")
-            .field("key", &self.key)
-            .field("value", &Shown(self.value))
-            .field("ttl", &self.ttl)
-            .field("fence", &self.fence)
-            .field("tell_remaining", &self.tell_remaining)
-            .field("fair", &self.fair)
-            .field("receipt", &self.receipt)
-            .finish()
-    }
-}
-
 /// A request for many locks. See [`LockStore::acquire_all`].
+#[derive(Debug)]
 pub struct AcquireAllRequest<'a> {
     /// The whole keys, sorted, each once.
     pub keys: &'a [Arc<str>],
     /// The value to store under all of them.
-    pub value: &'a Arc<str>,
+    pub value: &'a HolderValue,
     /// An earlier value of the same caller, which may hold some of the keys and is replaced by
     /// `value`. If not all keys are free, the store releases it too.
-    pub former: Option<&'a str>,
+    pub former: Option<&'a HolderValue>,
     /// `true` to keep the keys before the first busy one if not all are free. A caller that waits
     /// for a key then holds only smaller ones, so no circle of waiting callers can form.
     pub keep: bool,
@@ -383,20 +377,6 @@ pub struct AcquireAllRequest<'a> {
     pub fence: bool,
     /// Filled in by the store before it sends anything.
     pub receipt: &'a Receipt,
-}
-
-impl fmt::Debug for AcquireAllRequest<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquireAllRequest")
-            .field("keys", &self.keys)
-            .field("value", &Shown(self.value))
-            .field("former", &self.former.map(Shown))
-            .field("keep", &self.keep)
-            .field("ttl", &self.ttl)
-            .field("fence", &self.fence)
-            .field("receipt", &self.receipt)
-            .finish()
-    }
 }
 
 /// The answer to an [`AcquireAllRequest`].
@@ -504,7 +484,7 @@ pub struct QueueRequest<'a> {
     /// The whole key, prefix included.
     pub key: &'a str,
     /// The value to store, never used in an earlier request.
-    pub value: &'a str,
+    pub value: &'a HolderValue,
     /// The time to live in the store.
     pub ttl: Duration,
     /// `true` to take a fencing token in the same step.
@@ -531,7 +511,7 @@ impl fmt::Debug for QueueRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueueRequest")
             .field("key", &self.key)
-            .field("value", &Shown(self.value))
+            .field("value", &self.value)
             .field("ttl", &self.ttl)
             .field("fence", &self.fence)
             .field("receipt", &self.receipt)
@@ -591,33 +571,24 @@ pub enum Attempt {
 }
 
 /// A request to renew or check one lock. See [`LockStore::renew`].
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RenewRequest {
     /// The whole key.
     pub key: Arc<str>,
     /// The holder's value.
-    pub value: Arc<str>,
+    pub value: HolderValue,
     /// The new time to live; `None` only checks.
     pub extend: Option<Duration>,
 }
 
-impl fmt::Debug for RenewRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RenewRequest")
-            .field("key", &self.key)
-            .field("value", &Shown(&self.value))
-            .field("extend", &self.extend)
-            .finish()
-    }
-}
-
 /// A request to release one lock. See [`LockStore::release`].
+#[derive(Debug)]
 pub struct ReleaseRequest<'a> {
     /// The whole key.
     pub key: &'a str,
     /// The holder's value. It is not used again afterwards: a store that moves to another server
     /// repeats releases there, at any time.
-    pub value: &'a str,
+    pub value: &'a HolderValue,
     /// The time for which to keep the key instead of deleting it.
     pub keep: Option<Duration>,
     /// The connection of an acquire that was not answered, or `None` if it was. The store prefers
@@ -633,21 +604,6 @@ pub struct ReleaseRequest<'a> {
     pub leave_free: Option<LeaveFree>,
     /// Filled in by the store before it sends anything.
     pub receipt: &'a Receipt,
-}
-
-impl fmt::Debug for ReleaseRequest<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReleaseRequest")
-            .field("key", &self.key)
-            .field("value", &Shown(self.value))
-            .field("keep", &self.keep)
-            .field("unanswered_on", &self.unanswered_on)
-            .field("elsewhere", &self.elsewhere)
-            .field("queued", &self.queued)
-            .field("leave_free", &self.leave_free)
-            .field("receipt", &self.receipt)
-            .finish()
-    }
 }
 
 /// The conditions on which a release may leave a lock free for a moment although others wait in the

@@ -77,11 +77,6 @@ impl LockMode {
         .unwrap_or_default()
     }
 
-    /// Returns `true` if a holder's value belongs to any mode but exclusive.
-    pub(super) fn is_shared(value: &str) -> bool {
-        !split(value).0.is_empty()
-    }
-
     /// Returns `true` if the lock has at most one holder or owner at a time, so that a fencing
     /// token distinguishes that holder from earlier ones.
     pub(crate) fn is_fenced(&self) -> bool {
@@ -179,7 +174,6 @@ mod tests {
                 .class()
                 .map_or_else(|| token.to_owned(), |class| format!("{class}:{token}"));
             assert_eq!(LockMode::of(&value), mode);
-            assert_eq!(LockMode::is_shared(&value), mode != LockMode::Exclusive);
             assert!(is_ours(&value));
             assert_eq!(split(&value).1, token);
         }

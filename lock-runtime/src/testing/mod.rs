@@ -66,7 +66,7 @@ use crate::error::EndCause;
 use crate::error::LostReason;
 use crate::manager::{LockManager, LockManagerBuilder};
 use crate::store::limits::MAX_LEASE;
-use crate::store::{AcquireRequest, Attempt, LockMode, LockStore, Receipt};
+use crate::store::{AcquireRequest, Attempt, HolderValue, LockMode, LockStore, Receipt};
 
 /// The lease of a lock taken by [`TestLocks::steal`].
 const STOLEN_FOR: Duration = Duration::from_secs(30);
@@ -537,7 +537,7 @@ impl TestLocks {
 
     #[track_caller]
     #[allow(clippy::panic, reason = "a test that cannot run has failed")]
-    fn value(mode: &LockMode) -> Arc<str> {
+    fn value(mode: &LockMode) -> HolderValue {
         crate::store::holder::remote_value("TestLocks::hold", mode)
             .unwrap_or_else(|_| panic!("the operating system gave no random bytes"))
     }

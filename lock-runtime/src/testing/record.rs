@@ -87,7 +87,7 @@ impl Observer for Record {
         entries.held.push(Arc::downgrade(held));
         entries.locked.extend(held.keys().iter().map(|key| Locked {
             key: held.manager.name(key).into(),
-            mode: held.mode.clone(),
+            mode: held.value.mode().clone(),
             function: held.options.site.function,
         }));
     }

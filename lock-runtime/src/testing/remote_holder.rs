@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::store::TestStore;
-use crate::store::{LockStore, Receipt, ReleaseRequest};
+use crate::store::{HolderValue, LockStore, Receipt, ReleaseRequest};
 
 /// A lock held by another host, as [`LockError::Busy`](crate::LockError::Busy) reports it. Created
 /// by [`TestLocks::hold`](super::TestLocks::hold). When it is dropped, the lock is released and
@@ -13,11 +13,11 @@ use crate::store::{LockStore, Receipt, ReleaseRequest};
 pub struct RemoteHolder {
     store: Arc<TestStore>,
     key: Arc<str>,
-    value: Arc<str>,
+    value: HolderValue,
 }
 
 impl RemoteHolder {
-    pub(super) fn new(store: &Arc<TestStore>, key: Arc<str>, value: Arc<str>) -> Self {
+    pub(super) fn new(store: &Arc<TestStore>, key: Arc<str>, value: HolderValue) -> Self {
         let store = Arc::clone(store);
         Self { store, key, value }
     }

@@ -9,8 +9,9 @@ use crate::host::{Clock, Host, Moment, Timer, TokioClock};
 use crate::store::info::LockInfo;
 use crate::store::memory::MemoryStore;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, Lane, LockPage, LockStore, LossHint, LossReceiver,
-    Ownership, QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest, Replicated, StoreError, StoreFuture,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, HolderValue, Lane, LockPage, LockStore, LossHint,
+    LossReceiver, Ownership, QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest, Replicated, StoreError,
+    StoreFuture,
 };
 
 /// A store in memory that can be out of reach, and can lose replies.
@@ -131,7 +132,7 @@ impl LockStore for TestStore {
         self.ask_and_hear(|| self.inner.release(request))
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         self.ask(|| self.inner.fence(key, value))
     }
 

@@ -476,10 +476,10 @@ async fn an_operator_sees_ours_and_theirs_and_takes_either_away() {
 /// The old pattern has one key a lock, so several are taken one after the other.
 #[tokio::test]
 async fn several_locks_are_taken_or_none() {
-    use lock_runtime::store::{AcquireAllRequest, AttemptAll, Receipt};
+    use lock_runtime::store::{AcquireAllRequest, AttemptAll, HolderValue, Receipt};
     let (place, ours, mut neighbour) = both().await;
     let keys: [Arc<str>; 3] = ["a".into(), NAME.into(), "z".into()];
-    let (value, receipt) = ("ours".into(), Receipt::default());
+    let (value, receipt) = (HolderValue::of("ours"), Receipt::default());
     let request = AcquireAllRequest {
         keys: &keys,
         value: &value,

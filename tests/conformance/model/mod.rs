@@ -393,10 +393,11 @@ impl<'a, P: Place> Scene<'a, P> {
         let names: Vec<_> = keys.iter().map(|key| Arc::clone(&self.keys[*key])).collect();
         let receipt = Receipt::default();
         let client = &self.clients[id].0;
+        let former_value = former.map(|former| self.clients[former].0.holder_value());
         let request = AcquireAllRequest {
             keys: &names,
-            value: &client.value.as_str().into(),
-            former: former.map(|former| self.clients[former].0.value.as_str()),
+            value: &client.holder_value(),
+            former: former_value.as_ref(),
             keep,
             ttl: STEP * lease,
             fence,

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use lock_runtime::store::redis::RedisStore;
-use lock_runtime::store::{AcquireAllRequest, Attempt, AttemptAll, Fence, LossHint, Ownership, QueueOutcome, Receipt};
+use lock_runtime::store::{
+    AcquireAllRequest, Attempt, AttemptAll, Fence, HolderValue, LossHint, Ownership, QueueOutcome, Receipt,
+};
 use lock_tests::{Flow, Proxy, Server, eventually};
 
 use crate::place::{Ask, Client, GRANTED, LONG, OnServer, Place, STEP, Standing, is_about};
@@ -95,7 +97,7 @@ async fn a_key_of_another_type_is_an_error_and_never_touched() {
         for keep in [None, Some(LONG)] {
             assert!(is_wrong_type(&a.try_release("k", keep).await.unwrap_err()));
         }
-        assert!(is_wrong_type(&a.store.fence("k", &a.value).await.unwrap_err()));
+        assert!(is_wrong_type(&a.store.fence("k", &a.holder_value()).await.unwrap_err()));
         // In a batch it must not keep the others from being renewed.
         assert_eq!(a.acquire("other", LONG).await, GRANTED);
         let batch = [a.request("k", Some(LONG)), a.request("other", Some(LONG))];
@@ -112,7 +114,7 @@ async fn a_key_of_another_type_is_an_error_and_never_touched() {
     place.0.cmd(&["HSET", "z", "field", "value"]);
     let request = AcquireAllRequest {
         keys: &["a".into(), "b".into(), "z".into()],
-        value: &"a".into(),
+        value: &HolderValue::of("a"),
         former: None,
         keep: true,
         ttl: LONG,

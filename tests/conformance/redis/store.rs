@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lock_runtime::store::redis::RedisStore;
-use lock_runtime::store::{Attempt, Effect, Lane, LockStore, LossHint, Ownership, StoreError};
+use lock_runtime::store::{Attempt, Effect, HolderValue, Lane, LockStore, LossHint, Ownership, StoreError};
 use lock_tests::{Proxy, eventually};
 
 use crate::place::{Ask, Client, GRANTED, LONG, OnServer, Place, is_about};
@@ -64,7 +64,7 @@ async fn a_key_of_another_type_is_an_error_and_never_touched() {
     assert!(is_wrong_type(&error), "{error}");
     let error = a.try_release("k", Some(LONG)).await.unwrap_err();
     assert!(is_wrong_type(&error), "{error}");
-    let error = a.store.fence("k", "a").await.unwrap_err();
+    let error = a.store.fence("k", &HolderValue::of("a")).await.unwrap_err();
     assert!(is_wrong_type(&error), "{error}");
     // In a batch it must not keep the others from being renewed.
     assert_eq!(a.acquire("other", LONG).await, GRANTED);

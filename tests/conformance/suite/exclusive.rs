@@ -376,10 +376,10 @@ pub(crate) async fn a_receipt_names_the_connection(place: &impl Place) {
     let a = place.client("a");
     let (taken, given) = (Receipt::default(), Receipt::default());
     assert_eq!(taken.connection(), None);
-    let value = &a.value;
+    let value = &a.holder_value();
     let request = AcquireRequest {
         key: &KEY.into(),
-        value: &value.as_str().into(),
+        value,
         ttl: LONG,
         fence: false,
         tell_remaining: false,

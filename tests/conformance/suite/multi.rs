@@ -230,7 +230,7 @@ pub(crate) async fn one_token_is_above_those_of_all_keys(place: &impl Place) {
         let receipt = Receipt::default();
         let request = AcquireAllRequest {
             keys: &keys,
-            value: &a.value.as_str().into(),
+            value: &a.holder_value(),
             former: None,
             keep: false,
             ttl: LONG,

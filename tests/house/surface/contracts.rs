@@ -55,7 +55,7 @@ macro_rules! types {
 types! {
     Backoff, BootClock, ConfigError, Credentials, HandoverLimits, HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager,
     LockManagerBuilder, LockRequest, LostReason, LockMode, FencingToken, Moment, OnLost, Stats, TokioClock,
-    store::AcquireAllRequest<'_>, store::AcquireRequest<'_>, store::Attempt, store::AttemptAll, store::Fence, store::Lane, store::LeaveFree,
+    store::AcquireAllRequest<'_>, store::AcquireRequest<'_>, store::Attempt, store::AttemptAll, store::Fence, store::HolderValue, store::Lane, store::LeaveFree,
     store::Limited, store::LockPage, store::LossHint, Effect, store::QueueRequest<'_>, store::Queued, store::Receipt,
     store::ReleaseRequest<'_>, store::RenewRequest, store::Replicated, Health, HealthChanges, ServerHealth, ServerRole, ServerState, store::ContentionSlot, StoreError, store::QueueOutcome, store::Ownership,
     store::memory::MemoryStore, store::redis::LegacySetnxStore, store::redis::RedisStore, store::redis::ClusterStore,

@@ -482,7 +482,8 @@ mod tests {
 
     use crate::error::LockError;
     use crate::store::{
-        AcquireRequest, Attempt, Fence, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
+        AcquireRequest, Attempt, Fence, HolderValue, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreError,
+        StoreFuture,
     };
     use crate::{LockManager, current};
 
@@ -507,7 +508,7 @@ mod tests {
             gone()
         }
 
-        fn fence<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Fence> {
+        fn fence<'a>(&'a self, _: &'a str, _: &'a HolderValue) -> StoreFuture<'a, Fence> {
             gone()
         }
     }

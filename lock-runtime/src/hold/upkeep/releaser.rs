@@ -9,21 +9,21 @@ use crate::hold::Hold;
 use crate::hold::backend::Backend;
 use crate::key::Keys;
 use crate::store::abandon::{Abandoned, BackgroundRelease, Tracked};
-use crate::store::{Queued, Receipt};
+use crate::store::{HolderValue, Queued, Receipt};
 
 /// The keys that an attempt may take, and its value.
 #[derive(Clone)]
 pub(crate) struct Stake {
     key: Arc<str>,
     others: Box<[Arc<str>]>,
-    value: Arc<str>,
+    value: HolderValue,
     ttl: Duration,
     /// The place in the store's queue that the attempt asks for, if any.
     queued: Option<Queued>,
 }
 
 impl Stake {
-    pub(crate) fn new(keys: Keys<'_>, value: Arc<str>, ttl: Duration, queued: Option<Queued>) -> Self {
+    pub(crate) fn new(keys: Keys<'_>, value: HolderValue, ttl: Duration, queued: Option<Queued>) -> Self {
         Self {
             key: Arc::clone(keys.first),
             others: keys.others.into(),
@@ -33,7 +33,7 @@ impl Stake {
         }
     }
 
-    pub(crate) fn value(&self) -> &Arc<str> {
+    pub(crate) fn value(&self) -> &HolderValue {
         &self.value
     }
 
@@ -46,7 +46,7 @@ impl Stake {
         }
         manager.access.abandon(Abandoned {
             keys: std::iter::once(&self.key).chain(&self.others).cloned().collect(),
-            value: Arc::clone(&self.value),
+            value: self.value.clone(),
             ttl: self.ttl,
             queued: self.queued,
             unanswered_on: receipt.unanswered_on(),

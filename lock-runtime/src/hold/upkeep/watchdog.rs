@@ -19,7 +19,7 @@ use crate::hold::upkeep::checked::CheckedLocks;
 use crate::hold::upkeep::pipelined::{self, Pipelined};
 use crate::hold::upkeep::releaser;
 use crate::host::{Clock, Host, Moment, Timer, TokioClock};
-use crate::store::{Lane, LockMode, LossHint, Ownership, StoreError};
+use crate::store::{Lane, LossHint, Ownership, StoreError};
 
 /// The maximum size of one batch: a longer script would hold up the server's other clients. The
 /// check of a key in exclusive mode, which is one read, counts as 1, and any other check or renewal
@@ -253,7 +253,7 @@ impl Watchdog {
             let mut plan = held.plan();
             let at = match (hint, plan.checked_at) {
                 // Other holders that come and go change the key all the time.
-                (LossHint::Key(_), Some(checked)) if held.mode != LockMode::Exclusive => {
+                (LossHint::Key(_), Some(checked)) if held.value.is_shared() => {
                     now.max(checked.after(CHECK_SHARED_EVERY))
                 }
                 _ => now,
@@ -452,7 +452,7 @@ impl Watchdog {
                 plan.restores = false;
                 drop(plan);
                 if watched {
-                    let is_a_read = request == Request::Check && held.mode == LockMode::Exclusive;
+                    let is_a_read = request == Request::Check && !held.value.is_shared();
                     keys += held.keys().iter().count() * if is_a_read { 1 } else { LONGER };
                     due.push(Due { held, request });
                 }

@@ -7,7 +7,9 @@ use super::queue::Ticket;
 use super::{Tables, other_kind};
 use crate::host::Moment;
 use crate::store::holder::Holder;
-use crate::store::{AcquireRequest, Attempt, Fence, FencingToken, Ownership, ReleaseRequest, RenewRequest, StoreError};
+use crate::store::{
+    AcquireRequest, Attempt, Fence, FencingToken, HolderValue, Ownership, ReleaseRequest, RenewRequest, StoreError,
+};
 
 /// The value under one key.
 #[derive(Debug)]
@@ -20,9 +22,9 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(value: &Arc<str>, expires: Moment) -> Self {
+    pub(super) fn new(value: &HolderValue, expires: Moment) -> Self {
         Self {
-            value: Arc::clone(value),
+            value: Arc::clone(value.text()),
             expires,
             kept: false,
         }
@@ -48,15 +50,15 @@ impl Tables {
         }
     }
 
-    fn verdict(&mut self, key: &str, value: &str, now: Moment) -> Result<&mut Slot, Ownership> {
+    fn verdict(&mut self, key: &str, value: &HolderValue, now: Moment) -> Result<&mut Slot, Ownership> {
         match self.live(key, now) {
-            Some(slot) if *slot.value == *value && !slot.kept => Ok(slot),
+            Some(slot) if slot.value == *value.text() && !slot.kept => Ok(slot),
             Some(_) => Err(Ownership::Foreign),
             None => Err(Ownership::Gone),
         }
     }
 
-    pub(super) fn is_own(&mut self, key: &str, value: &str, now: Moment) -> bool {
+    pub(super) fn is_own(&mut self, key: &str, value: &HolderValue, now: Moment) -> bool {
         self.verdict(key, value, now).is_ok()
     }
 
@@ -73,7 +75,7 @@ impl Tables {
 
     pub(super) fn acquire(&mut self, request: &AcquireRequest<'_>, now: Moment) -> Result<Attempt, StoreError> {
         if let Some(slot) = self.live(request.key, now)
-            && (*slot.value != **request.value || slot.kept)
+            && (slot.value != *request.value.text() || slot.kept)
         {
             return Ok(Attempt::Busy {
                 holder: Some(Holder::of(&*slot.value)),
@@ -113,7 +115,7 @@ impl Tables {
         if request.keep.is_some()
             && let Some(slot) = self.live(request.key, now)
             && slot.kept
-            && *slot.value == *request.value
+            && slot.value == *request.value.text()
         {
             // The same release, delivered twice.
             return (Ownership::Owned, None);
@@ -132,7 +134,7 @@ impl Tables {
         }
     }
 
-    pub(super) fn fence(&mut self, key: &str, value: &str, now: Moment) -> Result<Fence, StoreError> {
+    pub(super) fn fence(&mut self, key: &str, value: &HolderValue, now: Moment) -> Result<Fence, StoreError> {
         match self.verdict(key, value, now) {
             Ok(_) => self.next_fence().map(Fence::Token),
             Err(verdict) => Ok(Fence::NotOwned(verdict)),
@@ -140,7 +142,13 @@ impl Tables {
     }
 
     /// Raises the last token to one of another store, for a lock that is held.
-    pub(super) fn raise_fence(&mut self, key: &str, value: &str, fence: FencingToken, now: Moment) -> Ownership {
+    pub(super) fn raise_fence(
+        &mut self,
+        key: &str,
+        value: &HolderValue,
+        fence: FencingToken,
+        now: Moment,
+    ) -> Ownership {
         match self.verdict(key, value, now) {
             Ok(_) => {
                 self.last_fence = self.last_fence.max(fence.get());

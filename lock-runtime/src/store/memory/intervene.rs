@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::exclusive::Slot;
 use super::{MemoryStore, Tables};
 use crate::host::Moment;
-use crate::store::LockMode;
+use crate::store::HolderValue;
 use crate::store::holder::Holder;
 
 impl Tables {
@@ -27,8 +27,8 @@ impl Tables {
     }
 
     /// Puts a value under a key without holders, ahead of any waiters.
-    fn put_value(&mut self, key: &Arc<str>, value: &Arc<str>, lease: Duration, now: Moment) {
-        if LockMode::is_shared(value) {
+    fn put_value(&mut self, key: &Arc<str>, value: &HolderValue, lease: Duration, now: Moment) {
+        if value.is_shared() {
             self.put_shared(key, value, lease, now);
         } else {
             self.put(key, Slot::new(value, now.after(lease)), now);
@@ -48,7 +48,7 @@ impl MemoryStore {
     }
 
     /// Puts a value under a key in place of all its holders.
-    pub(crate) fn replace(&self, key: &Arc<str>, value: &Arc<str>, lease: Duration) {
+    pub(crate) fn replace(&self, key: &Arc<str>, value: &HolderValue, lease: Duration) {
         let mut tables = self.tables();
         let now = Self::now();
         tables.end_leases(key, now);

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::host::{Clock, Host, Moment, TokioClock};
 use crate::store::info::LockInfo;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, LockMode, LockPage, LockStore,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, HolderValue, LockPage, LockStore,
     Ownership, QueueOutcome, QueueRequest, ReleaseRequest, RenewRequest, Replicated, StoreError, StoreFuture,
 };
 use exclusive::Slot;
@@ -103,7 +103,7 @@ impl MemoryStore {
 
     fn take(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
         request.receipt.sent_on(1);
-        if !LockMode::is_shared(request.value) {
+        if !request.value.is_shared() {
             return self.tables().acquire(request, Self::now());
         }
         let (attempt, handed) = self.tables().acquire_shared(request, Self::now());
@@ -121,7 +121,7 @@ impl MemoryStore {
     /// Releases the lock and wakes the waiters that got it.
     fn give_back(&self, request: &ReleaseRequest<'_>) -> Ownership {
         request.receipt.sent_on(1);
-        if LockMode::is_shared(request.value) {
+        if request.value.is_shared() {
             let (verdict, handed) = self.tables().release_shared(request, Self::now());
             wake(handed);
             return verdict;
@@ -160,7 +160,7 @@ impl LockStore for MemoryStore {
         Box::pin(ready(Ok(requests
             .iter()
             .map(|request| {
-                if LockMode::is_shared(&request.value) {
+                if request.value.is_shared() {
                     tables.renew_shared(request, now)
                 } else {
                     tables.renew(request, now)
@@ -184,9 +184,9 @@ impl LockStore for MemoryStore {
         Box::pin(ready(Ok(self.give_back(request))))
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         let mut tables = self.tables();
-        let fence = if LockMode::is_shared(value) {
+        let fence = if value.is_shared() {
             tables.fence_shared(key, value, Self::now())
         } else {
             tables.fence(key, value, Self::now())
@@ -194,7 +194,12 @@ impl LockStore for MemoryStore {
         Box::pin(ready(fence))
     }
 
-    fn raise_fence<'a>(&'a self, key: &'a str, value: &'a str, fence: FencingToken) -> StoreFuture<'a, Ownership> {
+    fn raise_fence<'a>(
+        &'a self,
+        key: &'a str,
+        value: &'a HolderValue,
+        fence: FencingToken,
+    ) -> StoreFuture<'a, Ownership> {
         let raised = self.tables().raise_fence(key, value, fence, Self::now());
         Box::pin(ready(Ok(raised)))
     }

@@ -10,7 +10,7 @@ use super::exclusive::Slot;
 use super::{MemoryStore, Tables, wake};
 use crate::host::{Clock, Moment, Timer};
 use crate::store::holder::Holder;
-use crate::store::{LockMode, QueueOutcome, QueueRequest, Queued, StoreError};
+use crate::store::{HolderValue, QueueOutcome, QueueRequest, Queued, StoreError};
 
 /// The interval at which a waiter looks at the key by itself. A minimum hold, a shorter renewal, or
 /// the next holder's shorter lease can make the key expire earlier than expected, and no message
@@ -29,7 +29,7 @@ pub(super) struct Queue {
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) key: Arc<str>,
-    pub(super) value: Arc<str>,
+    pub(super) value: HolderValue,
     pub(super) asked: Queued,
     pub(super) clock: Arc<dyn Clock>,
     granted: Mutex<Option<Result<QueueOutcome, StoreError>>>,
@@ -91,18 +91,18 @@ impl Tables {
     }
 
     /// Takes a value out of a key's queue.
-    pub(super) fn leave_queue(&mut self, key: &str, value: &str) {
+    pub(super) fn leave_queue(&mut self, key: &str, value: &HolderValue) {
         let queues = self.queues_for(value);
         if let Some(queue) = queues.get_mut(key) {
-            queue.places.retain(|_, ticket| *ticket.value != *value);
+            queue.places.retain(|_, ticket| ticket.value != *value);
             if queue.places.is_empty() {
                 queues.remove(key);
             }
         }
     }
 
-    fn queues_for(&mut self, value: &str) -> &mut HashMap<Box<str>, Queue> {
-        if LockMode::is_shared(value) {
+    fn queues_for(&mut self, value: &HolderValue) -> &mut HashMap<Box<str>, Queue> {
+        if value.is_shared() {
             &mut self.shared_queues
         } else {
             &mut self.queues
@@ -111,7 +111,7 @@ impl Tables {
 
     /// Hands the key over if that is possible by now. Returns the state of the key.
     fn look_for(&mut self, ticket: &Arc<Ticket>, number: u64, now: Moment) -> Look {
-        let (handed, seen) = if LockMode::is_shared(&ticket.value) {
+        let (handed, seen) = if ticket.value.is_shared() {
             (self.serve(&ticket.key, now), self.first_to_end(&ticket.key, now))
         } else {
             match self.seen(&ticket.key, now) {
@@ -143,7 +143,7 @@ impl MemoryStore {
     pub(super) async fn stand_in_queue(&self, request: &QueueRequest<'_>) -> Result<QueueOutcome, StoreError> {
         let ticket = Arc::new(Ticket {
             key: request.key.into(),
-            value: request.value.into(),
+            value: request.value.clone(),
             asked: Queued {
                 ttl: request.ttl,
                 fence: request.fence,
@@ -156,7 +156,7 @@ impl MemoryStore {
         let number = {
             let mut tables = self.tables();
             let now = Self::now();
-            let is_shared = LockMode::is_shared(request.value);
+            let is_shared = request.value.is_shared();
             let is_other = if is_shared {
                 tables.seen(request.key, now).is_some()
             } else {

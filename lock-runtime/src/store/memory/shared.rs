@@ -9,8 +9,8 @@ use super::{Tables, owner, read_write, semaphore};
 use crate::host::Moment;
 use crate::store::holder::Holder;
 use crate::store::{
-    AcquireRequest, Attempt, Fence, FencingToken, LockMode, Ownership, QueueOutcome, ReleaseRequest, RenewRequest,
-    StoreError, mode,
+    AcquireRequest, Attempt, Fence, FencingToken, HolderValue, LockMode, Ownership, QueueOutcome, ReleaseRequest,
+    RenewRequest, StoreError, mode,
 };
 
 /// The number of a lock's holders in each mode.
@@ -19,7 +19,8 @@ pub(super) type Tallies = HashMap<LockMode, u32>;
 /// The holders of one lock. A lock without holders has no entry.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
-    expires: HashMap<Arc<str>, Moment>,
+    /// The end of each holder's lease, and its mode.
+    expires: HashMap<Arc<str>, (Moment, LockMode)>,
     /// The holders, ordered by the end of their leases.
     in_order: BTreeSet<(Moment, Arc<str>)>,
     tallies: Tallies,
@@ -29,20 +30,19 @@ pub(super) struct Holders {
 
 impl Holders {
     /// Adds a holder, or sets its new lease.
-    fn put(&mut self, value: &Arc<str>, expires: Moment) {
-        match self.expires.insert(Arc::clone(value), expires) {
-            Some(before) => drop(self.in_order.remove(&(before, Arc::clone(value)))),
-            None => *self.tallies.entry(LockMode::of(value)).or_default() += 1,
+    fn put(&mut self, value: &Arc<str>, mode: &LockMode, expires: Moment) {
+        match self.expires.insert(Arc::clone(value), (expires, mode.clone())) {
+            Some((before, _)) => drop(self.in_order.remove(&(before, Arc::clone(value)))),
+            None => *self.tallies.entry(mode.clone()).or_default() += 1,
         }
         self.in_order.insert((expires, Arc::clone(value)));
     }
 
-    fn take_out(&mut self, value: &Arc<str>) {
-        let Some(expires) = self.expires.remove(value) else {
+    fn take_out(&mut self, value: &str) {
+        let Some((value, (expires, mode))) = self.expires.remove_entry(value) else {
             return;
         };
-        self.in_order.remove(&(expires, Arc::clone(value)));
-        let mode = LockMode::of(value);
+        self.in_order.remove(&(expires, value));
         if let Some(count) = self.tallies.get_mut(&mode) {
             *count -= 1;
             if *count == 0 {
@@ -52,8 +52,8 @@ impl Holders {
     }
 
     /// Records the token that later holders of the same owner share.
-    fn note(&mut self, value: &str, token: Option<FencingToken>) {
-        if token.is_some() && matches!(LockMode::of(value), LockMode::Owner(_)) {
+    fn note(&mut self, mode: &LockMode, token: Option<FencingToken>) {
+        if token.is_some() && matches!(mode, LockMode::Owner(_)) {
             self.token = token;
         }
     }
@@ -148,23 +148,27 @@ impl Tables {
     fn enter(
         &mut self,
         key: &Arc<str>,
-        value: &Arc<str>,
+        value: &HolderValue,
         lease: Duration,
         fence: bool,
         now: Moment,
     ) -> Result<Option<FencingToken>, StoreError> {
-        let token = if fence { Some(self.token_for(key, value)?) } else { None };
+        let token = if fence {
+            Some(self.token_for(key, value.mode())?)
+        } else {
+            None
+        };
         self.sweep_shared(now);
         let holders = self.shared.entry(Arc::clone(key)).or_default();
-        holders.put(value, now.after(lease));
-        holders.note(value, token);
+        holders.put(value.text(), value.mode(), now.after(lease));
+        holders.note(value.mode(), token);
         Ok(token)
     }
 
     /// Returns a fencing token for a holder. The holders of one owner share theirs.
-    fn token_for(&mut self, key: &str, value: &str) -> Result<FencingToken, StoreError> {
+    fn token_for(&mut self, key: &str, mode: &LockMode) -> Result<FencingToken, StoreError> {
         let shared = self.shared.get(key).and_then(|holders| holders.token);
-        match (LockMode::of(value), shared) {
+        match (mode, shared) {
             (LockMode::Owner(_), Some(token)) => Ok(token),
             _ => self.next_fence(),
         }
@@ -172,7 +176,7 @@ impl Tables {
 
     fn first_in(&self, key: &str) -> Option<(u64, LockMode)> {
         let (number, ticket) = self.shared_queues.get(key)?.places.first_key_value()?;
-        Some((*number, LockMode::of(&ticket.value)))
+        Some((*number, ticket.value.mode().clone()))
     }
 
     /// Returns the waiters that need not wait for those in front of them.
@@ -185,10 +189,7 @@ impl Tables {
         let (Some(mode), Some(queue)) = (mode, self.shared_queues.get(key)) else {
             return Vec::new();
         };
-        let alike = queue
-            .places
-            .iter()
-            .filter(|(_, ticket)| LockMode::of(&ticket.value) == mode);
+        let alike = queue.places.iter().filter(|(_, ticket)| *ticket.value.mode() == mode);
         alike.map(|(number, _)| *number).collect()
     }
 
@@ -202,7 +203,7 @@ impl Tables {
     /// Grants the lock again to a value that holds it already: the request was delivered twice.
     pub(super) fn hand_again(&mut self, ticket: &Ticket, now: Moment) -> Option<Result<QueueOutcome, StoreError>> {
         let holders = self.holders(&ticket.key, now)?;
-        holders.expires.get(&ticket.value)?;
+        holders.expires.get(ticket.value.text())?;
         Some(self.grant(ticket, now))
     }
 
@@ -245,11 +246,11 @@ impl Tables {
             return (Err(super::other_kind()), Vec::new());
         }
         let handed = self.serve(request.key, now);
-        let mode = LockMode::of(request.value);
+        let mode = request.value.mode();
         let holders = self.holders(request.key, now);
-        let enters = holders.is_some_and(|holders| holders.expires.contains_key(request.value))
-            || self.may_pass(request.key, &mode, now)
-            || (!self.shared_queues.contains_key(&**request.key) && self.admitted(request.key, &mode, now));
+        let enters = holders.is_some_and(|holders| holders.expires.contains_key(request.value.text()))
+            || self.may_pass(request.key, mode, now)
+            || (!self.shared_queues.contains_key(&**request.key) && self.admitted(request.key, mode, now));
         let attempt = if enters {
             let fence = self.enter(request.key, request.value, request.ttl, request.fence, now);
             fence.map(|fence| Attempt::Granted { fence })
@@ -266,7 +267,7 @@ impl Tables {
             && let Some(lease) = request.extend
             && let Some(holders) = self.shared.get_mut(&*request.key)
         {
-            holders.put(&request.value, now.after(lease));
+            holders.put(request.value.text(), request.value.mode(), now.after(lease));
         }
         verdict
     }
@@ -280,16 +281,16 @@ impl Tables {
         if request.queued.is_some() {
             self.leave_queue(request.key, request.value);
         }
-        let value: Arc<str> = request.value.into();
+        let value = request.value.text();
         let mut verdict = Ownership::Gone;
         if let Some(holders) = self.holders(request.key, now) {
-            if holders.expires.contains_key(&value) {
+            if holders.expires.contains_key(value) {
                 verdict = Ownership::Owned;
                 if let Some(keep) = request.keep {
-                    holders.put(&kept_name(&value), now.after(keep));
+                    holders.put(&kept_name(value), request.value.mode(), now.after(keep));
                 }
-                holders.take_out(&value);
-            } else if request.keep.is_some() && holders.expires.contains_key(&kept_name(&value)) {
+                holders.take_out(value);
+            } else if request.keep.is_some() && holders.expires.contains_key(&kept_name(value)) {
                 // The same release, delivered twice.
                 verdict = Ownership::Owned;
             }
@@ -300,12 +301,12 @@ impl Tables {
         (verdict, self.serve(request.key, now))
     }
 
-    pub(super) fn fence_shared(&mut self, key: &str, value: &str, now: Moment) -> Result<Fence, StoreError> {
+    pub(super) fn fence_shared(&mut self, key: &str, value: &HolderValue, now: Moment) -> Result<Fence, StoreError> {
         match self.shared_verdict(key, value, now) {
             Ownership::Owned => {
-                let token = self.token_for(key, value)?;
+                let token = self.token_for(key, value.mode())?;
                 if let Some(holders) = self.shared.get_mut(key) {
-                    holders.note(value, Some(token));
+                    holders.note(value.mode(), Some(token));
                 }
                 Ok(Fence::Token(token))
             }
@@ -315,11 +316,11 @@ impl Tables {
 
     /// Returns the ownership of a value. If it does not hold the lock, that is `Gone` if it could
     /// share the lock with the present holders, and `Foreign` otherwise.
-    fn shared_verdict(&mut self, key: &str, value: &str, now: Moment) -> Ownership {
+    fn shared_verdict(&mut self, key: &str, value: &HolderValue, now: Moment) -> Ownership {
         let holders = self.holders(key, now);
-        if holders.is_some_and(|holders| holders.expires.contains_key(value)) {
+        if holders.is_some_and(|holders| holders.expires.contains_key(value.text())) {
             Ownership::Owned
-        } else if self.seen(key, now).is_none() && self.admitted(key, &LockMode::of(value), now) {
+        } else if self.seen(key, now).is_none() && self.admitted(key, value.mode(), now) {
             Ownership::Gone
         } else {
             Ownership::Foreign
@@ -332,16 +333,14 @@ impl Tables {
 impl Tables {
     pub(super) fn end_shared_leases(&mut self, key: &str, at: Moment) {
         if let Some(holders) = self.shared.get_mut(key) {
-            let values: Vec<_> = holders.expires.keys().cloned().collect();
-            for value in values {
-                holders.put(&value, at);
-            }
+            holders.expires.values_mut().for_each(|(expires, _)| *expires = at);
+            holders.in_order = holders.expires.keys().map(|value| (at, Arc::clone(value))).collect();
         }
     }
 
-    pub(super) fn put_shared(&mut self, key: &Arc<str>, value: &Arc<str>, lease: Duration, now: Moment) {
+    pub(super) fn put_shared(&mut self, key: &Arc<str>, value: &HolderValue, lease: Duration, now: Moment) {
         self.sweep_shared(now);
         let holders = self.shared.entry(Arc::clone(key)).or_default();
-        holders.put(value, now.after(lease));
+        holders.put(value.text(), value.mode(), now.after(lease));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::requests::{Request, Requests};
 use crate::host::Moment;
 use crate::store::holder::Holder;
-use crate::store::{FencingToken, Receipt, StoreError};
+use crate::store::{FencingToken, HolderValue, Receipt, StoreError};
 
 /// The time, beyond the lease, for which the votes of an attempt that has ended are remembered: a call
 /// that stands still may send a request that late, and gives it back then.
@@ -44,9 +44,9 @@ struct State {
     stood_at: Option<usize>,
     /// The value at the other masters: a new one after each time that their votes were given back, since a
     /// late release of the one before would take the new vote as well.
-    value: Arc<str>,
+    value: HolderValue,
     /// The value at the master of `stood_at`.
-    first: Arc<str>,
+    first: HolderValue,
     /// The request that each master was asked by under the present value.
     asked: Box<[Option<Arc<Receipt>>]>,
     /// The requests that had not been answered when the lock was granted.
@@ -70,14 +70,14 @@ impl fmt::Debug for State {
 }
 
 impl Ballot {
-    pub(super) fn new(keys: &[Arc<str>], value: &Arc<str>, masters: usize) -> Arc<Self> {
+    pub(super) fn new(keys: &[Arc<str>], value: &HolderValue, masters: usize) -> Arc<Self> {
         Arc::new(Self {
             keys: keys.into(),
             state: Mutex::new(State {
                 over: false,
                 stood_at: None,
-                value: Arc::clone(value),
-                first: Arc::clone(value),
+                value: value.clone(),
+                first: value.clone(),
                 asked: (0..masters).map(|_| None).collect(),
                 late: Requests::default(),
                 returning: (0..masters).map(|_| false).collect(),
@@ -99,7 +99,7 @@ impl Ballot {
         let mut state = ballot.state();
         state.over = before.over;
         state.stood_at = before.stood_at;
-        state.value = Arc::clone(&before.value);
+        state.value = before.value.clone();
         state.asked = before.asked.clone();
         (state.ttl, state.forget_at) = (before.ttl, before.forget_at);
         drop(state);
@@ -134,13 +134,14 @@ impl Ballot {
     }
 
     /// Returns the value that a master knows.
-    pub(super) fn value_at(&self, at: usize) -> Arc<str> {
+    pub(super) fn value_at(&self, at: usize) -> HolderValue {
         let state = self.state();
-        Arc::clone(if state.stood_at == Some(at) {
+        let value = if state.stood_at == Some(at) {
             &state.first
         } else {
             &state.value
-        })
+        };
+        value.clone()
     }
 
     /// Begins a request to a master. Returns its receipt, or `None` if the lock was released or given up
@@ -217,8 +218,8 @@ impl Ballot {
 }
 
 /// Returns another value of the same holder.
-fn variant(value: &str, round: u32) -> Arc<str> {
-    format!("{value}{MARK}{round}").into()
+fn variant(value: &HolderValue, round: u32) -> HolderValue {
+    value.with_suffix(format_args!("{MARK}{round}"))
 }
 
 /// Stands before the number of a variant. No path of a function has it.
@@ -273,14 +274,14 @@ impl Ballots {
     pub(super) fn enter(
         &self,
         keys: &[Arc<str>],
-        value: &Arc<str>,
+        value: &HolderValue,
         masters: usize,
         now: Moment,
         ttl: Duration,
     ) -> Arc<Ballot> {
         let mut table = self.table();
         table.sweep(now);
-        let ballots = table.by_value.entry(Arc::clone(value)).or_default();
+        let ballots = table.by_value.entry(Arc::clone(value.text())).or_default();
         let is_about = |ballot: &Arc<Ballot>| ballot.keys.iter().any(|key| keys.contains(key));
         let known = ballots
             .iter()
@@ -326,9 +327,9 @@ mod tests {
     #[test]
     fn all_values_of_one_holder_are_known_as_the_same() {
         let value = "0123456789abcdef0123456789abcdef:host:1:stock::reduce";
-        let other = variant(value, 7);
-        assert_ne!(&*other, value);
-        assert_eq!(without_variant(&other), value);
+        let other = variant(&HolderValue::of(value), 7);
+        assert_ne!(other.as_str(), value);
+        assert_eq!(without_variant(other.as_str()), value);
         assert_eq!(without_variant(value), value);
         for whole in ["a~", "a~b", "~", "a~1b"] {
             assert_eq!(without_variant(whole), whole);
@@ -341,7 +342,7 @@ mod tests {
         let lease = Duration::from_secs(30);
         for number in 0..1_000_u64 {
             let now = Moment::from_nanos(0).after(Duration::from_secs(number));
-            let value: Arc<str> = number.to_string().into();
+            let value = HolderValue::of(number.to_string());
             ballots.enter(&["k".into()], &value, 3, now, lease);
         }
         let left = ballots.table().by_value.len();

@@ -8,7 +8,8 @@ use super::ballot::{Answer, Ballot};
 use super::requests::{Requests, answers_within};
 use crate::store::abandon::Abandoned;
 use crate::store::{
-    AcquireRequest, Attempt, Fence, FencingToken, Ownership, Receipt, ReleaseRequest, RenewRequest, StoreError,
+    AcquireRequest, Attempt, Fence, FencingToken, HolderValue, Ownership, Receipt, ReleaseRequest, RenewRequest,
+    StoreError,
 };
 
 type Verdicts = Result<Vec<Ownership>, StoreError>;
@@ -69,7 +70,7 @@ impl Round {
         let now = quorum.host.now();
         let ballots: Vec<_> = requests
             .iter()
-            .map(|request| quorum.ballots.get(&request.key, &request.value))
+            .map(|request| quorum.ballots.get(&request.key, request.value.as_str()))
             .collect();
         let mut shortest = Duration::MAX;
         for (request, ballot) in requests.iter().zip(&ballots) {
@@ -88,7 +89,7 @@ impl Round {
                 key: Arc::clone(&request.key),
                 value: match ballot {
                     Some(ballot) => ballot.value_at(at),
-                    None => Arc::clone(&request.value),
+                    None => request.value.clone(),
                 },
                 extend: request.extend,
             });
@@ -249,7 +250,7 @@ impl Quorum {
     /// finds the others free.
     pub(super) async fn release_votes(self: &Arc<Self>, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
         request.receipt.sent_on(1);
-        let ballot = self.ballots.get(request.key, request.value);
+        let ballot = self.ballots.get(request.key, request.value.as_str());
         let stood_at = ballot.as_ref().and_then(|ballot| ballot.stood_at());
         // One that waits does not leave the queue without saying so.
         let ended = ballot
@@ -286,7 +287,7 @@ impl Quorum {
             let key: Arc<str> = request.key.into();
             let value = match &ballot {
                 Some(ballot) => ballot.value_at(at),
-                None => request.value.into(),
+                None => request.value.clone(),
             };
             let (keep, elsewhere) = (request.keep, request.elsewhere);
             let queued = request.queued.filter(|_| stood_at.is_none_or(|stood| stood == at));
@@ -351,7 +352,7 @@ impl Quorum {
                 self.abandon_at(at, given_up);
             }
             if ballot.has_released() {
-                self.ballots.remove(request.value, ballot);
+                self.ballots.remove(request.value.as_str(), ballot);
             }
         }
         // One that leaves the queue has not asked the others.
@@ -361,7 +362,7 @@ impl Quorum {
     /// Gives up whatever a value may have, or get, at any master.
     pub(super) fn abandon_votes(&self, abandoned: Abandoned) {
         let first = abandoned.keys.first().map_or("", |key| &**key);
-        let ballot = self.ballots.get(first, &abandoned.value);
+        let ballot = self.ballots.get(first, abandoned.value.as_str());
         let stood_at = ballot.as_ref().and_then(|ballot| ballot.stood_at());
         if let Some(ballot) = &ballot {
             ballot.end();
@@ -387,10 +388,13 @@ impl Quorum {
     /// Takes a fencing token, in two phases: each master gives one that is greater than those it knows, and
     /// then a majority is told the greatest. So a later holder, whose majority has a master in common with
     /// this one, gets a greater one.
-    pub(super) async fn fence_votes(self: &Arc<Self>, key: &Arc<str>, value: &str) -> Result<Fence, StoreError> {
-        let ballot = self.ballots.get(key, value);
-        let value: Arc<str> = value.into();
-        let ballot = ballot.unwrap_or_else(|| Ballot::new(std::slice::from_ref(key), &value, self.masters.len()));
+    pub(super) async fn fence_votes(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        value: &HolderValue,
+    ) -> Result<Fence, StoreError> {
+        let ballot = self.ballots.get(key, value.as_str());
+        let ballot = ballot.unwrap_or_else(|| Ballot::new(std::slice::from_ref(key), value, self.masters.len()));
         let mut under_way = Requests::with_capacity(self.masters.len());
         for (at, master) in self.masters.iter().enumerate().filter(|(_, master)| master.is_up()) {
             let (master, key, value) = (Arc::clone(master), Arc::clone(key), ballot.value_at(at));

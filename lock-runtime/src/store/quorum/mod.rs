@@ -46,9 +46,9 @@ use crate::store::access::Access;
 use crate::store::health::ServerHealth;
 use crate::store::info::LockInfo;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, Lane, LockMode, LockPage, LockStore,
-    LossHint, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseRequest, RenewRequest, StoreError,
-    StoreFuture,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, HolderValue, Lane, LockMode, LockPage,
+    LockStore, LossHint, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseRequest, RenewRequest,
+    StoreError, StoreFuture,
 };
 
 /// The number of keys whose busy master is remembered.
@@ -232,7 +232,7 @@ impl Quorum {
     async fn take(
         self: &Arc<Self>,
         keys: &[Arc<str>],
-        value: &Arc<str>,
+        value: &HolderValue,
         wanted: Wanted,
     ) -> Result<AttemptAll, StoreError> {
         let now = self.host.now();
@@ -269,7 +269,7 @@ impl Quorum {
         }
         ballot.end();
         self.give_back(&ballot, &tally, late, None, wanted.ttl).await;
-        self.ballots.remove(value, &ballot);
+        self.ballots.remove(value.as_str(), &ballot);
         let Count::Busy(at) = counted else {
             return Err(self.too_few(Some(&mut tally)));
         };
@@ -431,11 +431,16 @@ impl LockStore for QuorumStore {
         Ok(())
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         Box::pin(async move { self.0.fence_votes(&key.into(), value).await })
     }
 
-    fn raise_fence<'a>(&'a self, key: &'a str, value: &'a str, fence: FencingToken) -> StoreFuture<'a, Ownership> {
+    fn raise_fence<'a>(
+        &'a self,
+        key: &'a str,
+        value: &'a HolderValue,
+        fence: FencingToken,
+    ) -> StoreFuture<'a, Ownership> {
         let _ = (key, value, fence);
         Box::pin(std::future::ready(Err(StoreError::permanent(
             "a quorum cannot be a master of another one",

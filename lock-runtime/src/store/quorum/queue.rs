@@ -77,9 +77,11 @@ impl Quorum {
         let Some(master) = self.masters.get(at) else {
             return Err(self.too_few(None));
         };
-        let (key, value) = (Arc::<str>::from(request.key), Arc::<str>::from(request.value));
+        let key = Arc::<str>::from(request.key);
         let now = self.host.now();
-        let ballot = self.ballots.enter(&[key], &value, self.masters.len(), now, request.ttl);
+        let ballot = self
+            .ballots
+            .enter(&[key], request.value, self.masters.len(), now, request.ttl);
         ballot.stand_at(at);
         self.call_the_roll();
         let _waiting = Waiting(self);

@@ -8,7 +8,7 @@ use super::cluster::slot::{SLOTS, slot_of, tag_in, tag_of};
 use super::reply::millis;
 use crate::host::Host;
 use crate::key::{KeyProblem, RESERVED};
-use crate::store::{LockMode, Queued};
+use crate::store::{HolderValue, Queued};
 
 /// The limits for the lease of a lock that was handed over, until the waiter takes it for the whole
 /// lease. Within the shortest one, a look finds a handover that no message tells.
@@ -104,15 +104,15 @@ impl Keyspace {
     }
 
     /// Returns the key of the queue for a value: the shared modes have a queue of their own.
-    pub(super) fn queue_for(&self, key: &str, value: &str) -> String {
-        self.beside(if LockMode::is_shared(value) { "shared" } else { "queue" }, key)
+    pub(super) fn queue_for(&self, key: &str, value: &HolderValue) -> String {
+        self.beside(if value.is_shared() { "shared" } else { "queue" }, key)
     }
 
     /// Returns a waiter's member in the queue.
-    pub(super) fn member(&self, value: &str, queued: Queued) -> String {
+    pub(super) fn member(&self, value: &HolderValue, queued: Queued) -> String {
         let claim = millis(queued.ttl.clamp(SHORTEST_CLAIM, LONGEST_CLAIM));
         let fence = u8::from(queued.fence);
-        format!("{claim}:{fence}:{}:{value}", self.process)
+        format!("{claim}:{fence}:{}:{}", self.process, value.as_str())
     }
 
     pub(super) fn prefix(&self) -> &str {

@@ -27,7 +27,7 @@ use crate::host::Host;
 use crate::store::health::{ServerHealth, ServerRole};
 use crate::store::info::LockInfo;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, Lane, Limited, LockMode, LockPage,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, HolderValue, Lane, Limited, LockPage,
     LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, ReleaseReport, ReleaseRequest, RenewRequest,
     Replicated, StoreError, StoreFuture,
 };
@@ -195,7 +195,7 @@ fn dial(host: &Host, info: &ConnectionInfo, settings: &RedisSettings) -> Result<
 
 impl LockStore for RedisStore {
     fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
-        if LockMode::is_shared(request.value) {
+        if request.value.is_shared() {
             return Box::pin(self.acquire_shared(request));
         }
         Box::pin(self.acquire_exclusive(request))
@@ -206,7 +206,7 @@ impl LockStore for RedisStore {
     }
 
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
-        if requests.iter().any(|request| LockMode::is_shared(&request.value)) {
+        if requests.iter().any(|request| request.value.is_shared()) {
             return Box::pin(self.renew_mixed(requests));
         }
         Box::pin(self.renew_exclusive(requests))
@@ -233,20 +233,25 @@ impl LockStore for RedisStore {
     }
 
     fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
-        if LockMode::is_shared(request.value) {
+        if request.value.is_shared() {
             return Box::pin(self.release_shared(request));
         }
         Box::pin(self.release_exclusive(request))
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
-        if LockMode::is_shared(value) {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
+        if value.is_shared() {
             return Box::pin(self.fence_shared(key, value));
         }
         Box::pin(self.fence_exclusive(key, value))
     }
 
-    fn raise_fence<'a>(&'a self, key: &'a str, value: &'a str, fence: FencingToken) -> StoreFuture<'a, Ownership> {
+    fn raise_fence<'a>(
+        &'a self,
+        key: &'a str,
+        value: &'a HolderValue,
+        fence: FencingToken,
+    ) -> StoreFuture<'a, Ownership> {
         Box::pin(self.raise_own_fence(key, value, fence))
     }
 

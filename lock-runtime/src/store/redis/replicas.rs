@@ -21,7 +21,7 @@ use super::connection::{Connection, ConnectionSlot, failure};
 use super::ops::renew_on;
 use super::scripts::{LockScript, RENEW, SHARED_RENEW};
 use crate::host::{Moment, Timer};
-use crate::store::{Limited, LockMode, Ownership, RenewRequest, Replicated, StoreError, within};
+use crate::store::{Limited, Ownership, RenewRequest, Replicated, StoreError, within};
 
 /// The part of the response time-out that replicas have. The rest is for the way of the answer.
 const PATIENCE: f64 = 0.75;
@@ -177,7 +177,7 @@ impl Serving {
         for (script, is_shared) in kinds {
             let of_calls = calls.iter().enumerate();
             let requests = of_calls.flat_map(|(call, asked)| asked.requests.iter().map(move |request| (call, request)));
-            let requests = requests.filter(|(_, request)| LockMode::is_shared(&request.value) == is_shared);
+            let requests = requests.filter(|(_, request)| request.value.is_shared() == is_shared);
             // What one command can renew.
             let mut groups: BTreeMap<u16, (Vec<usize>, Vec<RenewRequest>)> = BTreeMap::new();
             for (call, request) in requests {

@@ -35,7 +35,7 @@ use crate::key::KeyProblem;
 use crate::store::health::{ServerHealth, ServerRole};
 use crate::store::info::LockInfo;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, Lane, Limited, LockMode, LockPage,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, HolderValue, Lane, Limited, LockPage,
     LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseReport, ReleaseRequest,
     RenewRequest, Replicated, StoreError, StoreFuture,
 };
@@ -236,7 +236,7 @@ impl ClusterStore {
         Ok(fence)
     }
 
-    async fn fence_slots(&self, keys: &[Arc<str>], value: &str) -> Result<Fence, StoreError> {
+    async fn fence_slots(&self, keys: &[Arc<str>], value: &HolderValue) -> Result<Fence, StoreError> {
         let mut taken: BTreeMap<u16, (&str, Option<FencingToken>)> = BTreeMap::new();
         for key in keys {
             let slot = slot_of(key);
@@ -255,7 +255,7 @@ impl ClusterStore {
             .ok_or_else(|| StoreError::permanent("no key was given"))
     }
 
-    async fn give_back(&self, keys: &[Arc<str>], value: &str) -> Result<(), StoreError> {
+    async fn give_back(&self, keys: &[Arc<str>], value: &HolderValue) -> Result<(), StoreError> {
         for key in keys.iter().rev() {
             let receipt = Receipt::default();
             let release = ReleaseRequest {
@@ -411,7 +411,7 @@ impl ClusterStore {
     async fn renew_all(&self, requests: &[RenewRequest]) -> Vec<Result<Ownership, StoreError>> {
         // The shared modes apart: one script renews them, another one the exclusive locks, and while the
         // slot moves, the answer to one of the two says nothing of where the keys of the other are.
-        let group = |request: &RenewRequest| (slot_of(&request.key), LockMode::is_shared(&request.value));
+        let group = |request: &RenewRequest| (slot_of(&request.key), request.value.is_shared());
         let groups = Self::grouped(requests, group);
         let answers = join_all(groups.iter().map(|(_, requests)| self.renew_in_slot(requests))).await;
         let mut verdicts = vec![Ok(Ownership::Owned); requests.len()];
@@ -476,7 +476,7 @@ impl ClusterStore {
             match way.node.unless_retired(taken).await {
                 Ok(attempt) => return Ok(attempt),
                 Err(error) => {
-                    let is_plain = !request.fence && !request.fair && !LockMode::is_shared(request.value);
+                    let is_plain = !request.fence && !request.fair && !request.value.is_shared();
                     is_split |= is_plain && redirect(&error) == Some(&Redirect::TryAgain);
                     route.turn(&way, error).await?;
                 }
@@ -554,11 +554,11 @@ impl LockStore for ClusterStore {
         }
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         Box::pin(async move { at_owner!(self, key, |node| node.fence(key, value)) })
     }
 
-    fn fence_all<'a>(&'a self, keys: &'a [Arc<str>], value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence_all<'a>(&'a self, keys: &'a [Arc<str>], value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         Box::pin(self.fence_slots(keys, value))
     }
 

@@ -18,7 +18,7 @@ use crate::host::{Host, Sleep, Timer};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::reply::millis;
 use crate::store::redis::scripts::release_of;
-use crate::store::{LeaveFree, Limited, LockMode};
+use crate::store::{HolderValue, LeaveFree, Limited};
 
 /// The maximum number of commands sent together: a longer script would delay the server's other
 /// clients.
@@ -87,12 +87,12 @@ pub(in crate::store::redis) struct Release {
 
 impl Release {
     /// Returns the release of what `value` holds, at once and whole.
-    pub(in crate::store::redis) fn of(lock: &str, value: &str, names: &Keyspace) -> Self {
+    pub(in crate::store::redis) fn of(lock: &str, value: &HolderValue, names: &Keyspace) -> Self {
         Self {
             lock: lock.to_owned(),
             queue: names.queue_for(lock, value),
-            value: value.to_owned(),
-            is_shared: LockMode::is_shared(value),
+            value: value.as_str().to_owned(),
+            is_shared: value.is_shared(),
             keep: 0,
             member: String::new(),
             leave_free: None,

@@ -19,7 +19,7 @@ use crate::store::redis::reply::{granted_or_busy, millis, token_or_verdict, unex
 use crate::store::redis::scripts::{LockScript, NEXT_FENCE};
 use crate::store::redis::settings::RedisSettings;
 use crate::store::{
-    AcquireRequest, Attempt, Fence, Lane, Limited, LockMode, LockPage, LockStore, LossHint, LossReceiver, Ownership,
+    AcquireRequest, Attempt, Fence, HolderValue, Lane, Limited, LockPage, LockStore, LossHint, LossReceiver, Ownership,
     ReleaseRequest, RenewRequest, StoreError, StoreFuture,
 };
 
@@ -98,7 +98,7 @@ impl LegacySetnxStore {
     }
 
     async fn take(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
-        if LockMode::is_shared(request.value) {
+        if request.value.is_shared() {
             return Err(
                 StoreError::permanent("a lock shared with old clients is exclusive: they know no other mode")
                     .advise("use another manager, without `legacy_setnx`, for this one"),
@@ -118,7 +118,7 @@ impl LegacySetnxStore {
         let keys: [&str; 3] = [&own.lock, &own.side, &counter];
         let answer = eval(&slot, &live, &ACQUIRE, &keys, |command| {
             command
-                .arg(&**request.value)
+                .arg(request.value.as_str())
                 .arg(millis(request.ttl))
                 .arg(u8::from(request.fence));
         });
@@ -152,20 +152,20 @@ impl LegacySetnxStore {
         request.receipt.sent_on(live.number);
         let own = self.keys_of(request.key);
         let answer = eval(&slot, &live, &RELEASE, &[&own.lock, &own.side], |command| {
-            command.arg(request.value).arg(request.keep.map_or(0, millis));
+            command.arg(request.value.as_str()).arg(request.keep.map_or(0, millis));
         })
         .await?;
         verdict(&answer)
     }
 
-    async fn token(&self, key: &str, value: &str) -> Result<Fence, StoreError> {
+    async fn token(&self, key: &str, value: &HolderValue) -> Result<Fence, StoreError> {
         let slot = self.server.commands.here();
         let live = slot.live().await?;
         let own = self.keys_of(key);
         let counter = self.server.names.counter(&own.lock);
         let keys: [&str; 3] = [&own.lock, &own.side, &counter];
         let answer = eval(&slot, &live, &FENCE, &keys, |command| {
-            command.arg(value);
+            command.arg(value.as_str());
         });
         token_or_verdict(&answer.await?)
     }
@@ -233,7 +233,7 @@ impl LockStore for LegacySetnxStore {
         Box::pin(self.give_back(request))
     }
 
-    fn fence<'a>(&'a self, key: &'a str, value: &'a str) -> StoreFuture<'a, Fence> {
+    fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
         Box::pin(self.token(key, value))
     }
 

@@ -17,7 +17,7 @@ use crate::store::redis::scripts::{
     ACQUIRE, ACQUIRE_ALONE, FENCE, LockScript, RAISE_FENCE, RAISE_OWN_FENCE, RELEASE_ALONE, RENEW, SHARED_RELEASE_ALONE,
 };
 use crate::store::{
-    AcquireRequest, Attempt, Fence, FencingToken, Limited, LockMode, Ownership, QueueRequest, ReleaseReport,
+    AcquireRequest, Attempt, Fence, FencingToken, HolderValue, Limited, Ownership, QueueRequest, ReleaseReport,
     ReleaseRequest, RenewRequest, StoreError, within,
 };
 
@@ -38,7 +38,7 @@ impl RedisStore {
         let keys: [&str; 3] = [request.key, &queue, &counter];
         let answer = eval(&commands, &live, &ACQUIRE, &keys, |command| {
             command
-                .arg(&**request.value)
+                .arg(request.value.as_str())
                 .arg(millis(request.ttl))
                 .arg(u8::from(request.fence))
                 .arg(u8::from(request.fair));
@@ -123,7 +123,7 @@ impl RedisStore {
         request.receipt.sent_on(live.number);
         let keys: [&str; 1] = [request.key];
         let answer = eval(&commands, &live, &ACQUIRE_ALONE, &keys, |command| {
-            command.arg(&**request.value).arg(millis(request.ttl));
+            command.arg(request.value.as_str()).arg(millis(request.ttl));
         });
         attempt(&answer.await?)
     }
@@ -135,15 +135,14 @@ impl RedisStore {
     ) -> Result<Ownership, StoreError> {
         let (commands, live) = self.commands.for_release(request).await?;
         request.receipt.sent_on(live.number);
-        let is_shared = LockMode::is_shared(request.value);
-        let (script, verdict): (_, fn(&Value) -> _) = if is_shared {
+        let (script, verdict): (_, fn(&Value) -> _) = if request.value.is_shared() {
             (&SHARED_RELEASE_ALONE, released)
         } else {
             (&RELEASE_ALONE, given_back)
         };
         let keys: [&str; 1] = [request.key];
         let answer = eval(&commands, &live, script, &keys, |command| {
-            command.arg(request.value).arg(request.keep.map_or(0, millis));
+            command.arg(request.value.as_str()).arg(request.keep.map_or(0, millis));
         });
         verdict(&answer.await?)
     }
@@ -235,7 +234,11 @@ impl RedisStore {
         }
     }
 
-    pub(in crate::store::redis) async fn fence_exclusive(&self, key: &str, value: &str) -> Result<Fence, StoreError> {
+    pub(in crate::store::redis) async fn fence_exclusive(
+        &self,
+        key: &str,
+        value: &HolderValue,
+    ) -> Result<Fence, StoreError> {
         self.fence_by(&FENCE, key, value).await
     }
 
@@ -255,7 +258,7 @@ impl RedisStore {
     pub(in crate::store::redis) async fn raise_own_fence(
         &self,
         key: &str,
-        value: &str,
+        value: &HolderValue,
         fence: FencingToken,
     ) -> Result<Ownership, StoreError> {
         let commands = self.commands.here();
@@ -263,7 +266,7 @@ impl RedisStore {
         let counter = self.names.counter(key);
         let keys: [&str; 2] = [key, &counter];
         let answer = eval(&commands, &live, &RAISE_OWN_FENCE, &keys, |command| {
-            command.arg(value).arg(fence.get());
+            command.arg(value.as_str()).arg(fence.get());
         });
         match answer.await? {
             Value::Int(1) => Ok(Ownership::Owned),
@@ -273,13 +276,18 @@ impl RedisStore {
         }
     }
 
-    pub(super) async fn fence_by(&self, script: &LockScript, key: &str, value: &str) -> Result<Fence, StoreError> {
+    pub(super) async fn fence_by(
+        &self,
+        script: &LockScript,
+        key: &str,
+        value: &HolderValue,
+    ) -> Result<Fence, StoreError> {
         let commands = self.commands.here();
         let live = commands.live().await?;
         let counter = self.names.counter(key);
         let keys: [&str; 2] = [key, &counter];
         let answer = eval(&commands, &live, script, &keys, |command| {
-            command.arg(value);
+            command.arg(value.as_str());
         });
         token_or_verdict(&answer.await?)
     }
@@ -295,7 +303,9 @@ pub(in crate::store::redis) async fn renew_on(
 ) -> Result<Vec<Ownership>, StoreError> {
     let answer = eval(slot, live, script, keys, |command| {
         for request in requests {
-            command.arg(&*request.value).arg(request.extend.map_or(0, millis));
+            command
+                .arg(request.value.as_str())
+                .arg(request.extend.map_or(0, millis));
         }
     });
     verdicts(&answer.await?, requests.len())
@@ -309,10 +319,10 @@ async fn acquire_by_set(
     live: &Connection,
     request: &AcquireRequest<'_>,
 ) -> Result<Option<Attempt>, StoreError> {
-    let mut set = Cmd::with_capacity(7, request.key.len() + request.value.len() + 32);
+    let mut set = Cmd::with_capacity(7, request.key.len() + request.value.as_str().len() + 32);
     set.arg("SET")
         .arg(&**request.key)
-        .arg(&**request.value)
+        .arg(request.value.as_str())
         .arg("NX")
         .arg("GET")
         .arg("PX")
@@ -327,7 +337,7 @@ async fn acquire_by_set(
     let (answer, remaining) = tokio::join!(taken, remaining(commands, live, request));
     match answer? {
         Value::Nil => Ok(Some(Attempt::Granted { fence: None })),
-        Value::BulkString(holder) if holder == request.value.as_bytes() => Ok(None),
+        Value::BulkString(holder) if holder == request.value.as_str().as_bytes() => Ok(None),
         Value::BulkString(holder) => Ok(Some(Attempt::Busy {
             holder: Some(holder_of(&holder)),
             remaining,

@@ -6,7 +6,7 @@ use crate::store::redis::RedisStore;
 use crate::store::redis::connection::{Release, eval_about};
 use crate::store::redis::reply::{granted_or_busy, millis, unexpected};
 use crate::store::redis::scripts::ACQUIRE_ALL;
-use crate::store::{AcquireAllRequest, Attempt, AttemptAll, StoreError};
+use crate::store::{AcquireAllRequest, Attempt, AttemptAll, HolderValue, StoreError};
 
 impl RedisStore {
     pub(in crate::store::redis) async fn acquire_together(
@@ -25,8 +25,8 @@ impl RedisStore {
         let answer = eval_about(&commands, &live, &ACQUIRE_ALL, "", &keys, |command| {
             command
                 .arg(&self.names.channels)
-                .arg(&**request.value)
-                .arg(request.former.unwrap_or_default())
+                .arg(request.value.as_str())
+                .arg(request.former.map_or("", HolderValue::as_str))
                 .arg(millis(request.ttl))
                 .arg(u8::from(request.fence))
                 .arg(u8::from(request.keep));

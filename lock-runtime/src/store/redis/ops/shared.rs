@@ -5,7 +5,7 @@ use crate::store::redis::RedisStore;
 use crate::store::redis::connection::eval;
 use crate::store::redis::reply::{attempt, millis, released};
 use crate::store::redis::scripts::{SHARED_ACQUIRE, SHARED_FENCE, SHARED_RENEW};
-use crate::store::{AcquireRequest, Attempt, Fence, LockMode, Ownership, ReleaseRequest, RenewRequest, StoreError};
+use crate::store::{AcquireRequest, Attempt, Fence, HolderValue, Ownership, ReleaseRequest, RenewRequest, StoreError};
 
 impl RedisStore {
     pub(in crate::store::redis) async fn acquire_shared(
@@ -20,7 +20,7 @@ impl RedisStore {
         let keys: [&str; 3] = [request.key, &queue, &counter];
         let answer = eval(&commands, &live, &SHARED_ACQUIRE, &keys, |command| {
             command
-                .arg(&**request.value)
+                .arg(request.value.as_str())
                 .arg(millis(request.ttl))
                 .arg(u8::from(request.fence))
                 .arg(&self.names.channels);
@@ -34,7 +34,7 @@ impl RedisStore {
         &self,
         requests: &[RenewRequest],
     ) -> Result<Vec<Ownership>, StoreError> {
-        let is_shared = |request: &RenewRequest| LockMode::is_shared(&request.value);
+        let is_shared = |request: &RenewRequest| request.value.is_shared();
         let (shared, exclusive): (Vec<_>, Vec<_>) = requests.iter().cloned().partition(is_shared);
         let (shared, exclusive) =
             tokio::try_join!(self.renew_by(&SHARED_RENEW, &shared), self.renew_exclusive(&exclusive))?;
@@ -56,7 +56,11 @@ impl RedisStore {
         released(&self.give_back(request).await?)
     }
 
-    pub(in crate::store::redis) async fn fence_shared(&self, key: &str, value: &str) -> Result<Fence, StoreError> {
+    pub(in crate::store::redis) async fn fence_shared(
+        &self,
+        key: &str,
+        value: &HolderValue,
+    ) -> Result<Fence, StoreError> {
         self.fence_by(&SHARED_FENCE, key, value).await
     }
 }

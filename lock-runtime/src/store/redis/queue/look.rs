@@ -55,7 +55,7 @@ impl Asked {
     fn settle(&self, holder: &[u8], remaining: Option<Duration>, stands: &[Value]) -> bool {
         let mut ended = false;
         for (ticket, stands) in self.tickets.iter().zip(stands) {
-            let holds = *stands == Value::Int(2) || holder == ticket.value.as_bytes();
+            let holds = *stands == Value::Int(2) || holder == ticket.value.as_str().as_bytes();
             if holds {
                 let is_news = ticket.tell(Word::Hint);
                 ended |= self.is_shared && is_news;

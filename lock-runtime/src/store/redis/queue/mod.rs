@@ -26,7 +26,7 @@ use crate::store::redis::connection::{ConnectionSlot, Push, eval, failure};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::reply::{granted_or_busy, millis};
 use crate::store::redis::scripts::{JOIN, SHARED_JOIN, SHARED_TAKE, TAKE};
-use crate::store::{Attempt, Limited, LockMode, LossHint, QueueOutcome, QueueRequest, StoreError, within};
+use crate::store::{Attempt, Limited, LossHint, QueueOutcome, QueueRequest, StoreError, within};
 use heartbeat::Heartbeat;
 use look::is_foreign;
 use ticket::{LocalWaiters, Ticket, Waiting, Word};
@@ -68,7 +68,7 @@ impl Drop for Stand<'_> {
             return;
         }
         let mut waiting = self.queue.waiting();
-        waiting.tickets.remove(&self.ticket.value);
+        waiting.tickets.remove(self.ticket.value.text());
         if let Some(room) = waiting.rooms.get_mut(&self.ticket.queue) {
             room.tickets.remove(&self.ticket.number);
             if room.tickets.is_empty() {
@@ -164,10 +164,12 @@ impl Queue {
         let queue = known.map_or_else(|| queue.into(), |(queue, _)| Arc::clone(queue));
         let member = names.member(request.value, request.queued());
         let ticket = Arc::new(Ticket::new(number, Arc::clone(&queue), request.value, member));
-        waiting.tickets.insert(request.value.into(), Arc::clone(&ticket));
+        waiting
+            .tickets
+            .insert(Arc::clone(request.value.text()), Arc::clone(&ticket));
         let room = waiting.rooms.entry(queue).or_insert_with(|| {
             self.0.changed.notify_one();
-            LocalWaiters::new(request.key, LockMode::is_shared(request.value), self.host().now())
+            LocalWaiters::new(request.key, request.value.is_shared(), self.host().now())
         });
         room.tickets.insert(number, Arc::clone(&ticket));
         let start = !std::mem::replace(&mut waiting.kept_up, true);
@@ -192,11 +194,7 @@ impl Queue {
             room.await?;
         }
         let live = commands.live().await?;
-        let script = if LockMode::is_shared(request.value) {
-            &SHARED_JOIN
-        } else {
-            &JOIN
-        };
+        let script = if request.value.is_shared() { &SHARED_JOIN } else { &JOIN };
         request.receipt.sent_on(live.number);
         let sent = request.clock.now();
         let listens = self.is_listening();
@@ -204,7 +202,7 @@ impl Queue {
         let keys = [request.key, &ticket.queue, &counter];
         let answer = eval(commands, &live, script, &keys, |command| {
             command
-                .arg(request.value)
+                .arg(request.value.as_str())
                 .arg(millis(request.ttl))
                 .arg(&names.channels)
                 .arg(&names.process)
@@ -273,7 +271,7 @@ impl Queue {
         let counter = names.counter(request.key);
         let shared: [&str; 3] = [request.key, &ticket.queue, &counter];
         let exclusive: [&str; 2] = [request.key, &counter];
-        let (script, keys): (_, &[&str]) = if LockMode::is_shared(request.value) {
+        let (script, keys): (_, &[&str]) = if request.value.is_shared() {
             (&SHARED_TAKE, &shared)
         } else {
             (&TAKE, &exclusive)
@@ -285,7 +283,7 @@ impl Queue {
         let sent = request.clock.now();
         let answer = eval(commands, &live, script, keys, |command| {
             command
-                .arg(request.value)
+                .arg(request.value.as_str())
                 .arg(millis(request.ttl))
                 .arg(u8::from(request.fence));
         });
@@ -334,7 +332,7 @@ impl Queue {
                 let ticket = self.waiting().tickets.get(value).cloned();
                 if let Some(ticket) = ticket {
                     ticket.tell(Word::Hint);
-                    if LockMode::is_shared(value) {
+                    if ticket.value.is_shared() {
                         // Further waiters may be able to enter: one script run lets in a limited
                         // number.
                         self.look_at(&ticket.queue, Some(Duration::ZERO), false);

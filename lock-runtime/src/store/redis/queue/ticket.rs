@@ -10,8 +10,8 @@ use atomic_waker::AtomicWaker;
 
 use super::look::REFRESH_EVERY;
 use crate::host::Moment;
-use crate::store::ContentionSlot;
 use crate::store::holder::Holder;
+use crate::store::{ContentionSlot, HolderValue};
 
 /// The maximum number of this process's waiters for one lock in one look. Only those in front may
 /// have got it.
@@ -25,7 +25,7 @@ pub(super) struct Waiting {
     /// The waiters, by the key of their queue.
     pub(super) rooms: BTreeMap<Arc<str>, LocalWaiters>,
     /// The waiters by value, for the messages.
-    pub(super) tickets: HashMap<Box<str>, Arc<Ticket>>,
+    pub(super) tickets: HashMap<Arc<str>, Arc<Ticket>>,
     pub(super) next: u64,
     /// The number of locks held by other kinds of clients.
     pub(super) foreign: u32,
@@ -58,7 +58,7 @@ pub(super) struct LocalWaiters {
 pub(super) struct Ticket {
     pub(super) number: u64,
     pub(super) queue: Arc<str>,
-    pub(super) value: Box<str>,
+    pub(super) value: HolderValue,
     pub(super) member: String,
     state: Mutex<State>,
     task: AtomicWaker,
@@ -122,11 +122,11 @@ impl LocalWaiters {
 }
 
 impl Ticket {
-    pub(super) fn new(number: u64, queue: Arc<str>, value: &str, member: String) -> Self {
+    pub(super) fn new(number: u64, queue: Arc<str>, value: &HolderValue, member: String) -> Self {
         Self {
             number,
             queue,
-            value: value.into(),
+            value: value.clone(),
             member,
             state: Mutex::default(),
             task: AtomicWaker::new(),
