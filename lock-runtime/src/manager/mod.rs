@@ -216,7 +216,8 @@ impl LockManager {
     pub fn health(&self) -> Health {
         let servers = self.shared.store.health();
         let servers = servers.map(|servers| servers.borrow().clone()).unwrap_or_default();
-        Health { servers }
+        let needed = self.shared.store.servers_needed();
+        Health { servers, needed }
     }
 
     /// Returns the changes of the [health](Self::health), the present one first.
@@ -234,7 +235,7 @@ impl LockManager {
     /// ```
     #[must_use]
     pub fn health_changes(&self) -> HealthChanges {
-        HealthChanges::new(self.shared.store.health())
+        HealthChanges::new(self.shared.store.health(), self.shared.store.servers_needed())
     }
 
     /// Returns the prefix of every key in the store.

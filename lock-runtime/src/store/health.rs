@@ -98,36 +98,47 @@ impl fmt::Display for ServerRole {
 pub struct Health {
     /// The servers, those that keep locks first. Empty for a store in memory.
     pub servers: Vec<ServerHealth>,
+    /// The number of servers that must work: a majority of the masters of a quorum. `None` if every server
+    /// that keeps locks must.
+    pub needed: Option<usize>,
 }
 
 impl Health {
     /// Returns `true` if locks can be taken: each server that keeps locks is
     /// [connected](ServerState::Connected), or at least [degraded](ServerState::Degraded), and none has
-    /// said that it is a [replica](ServerRole::Replica).
+    /// said that it is a [replica](ServerRole::Replica). Of the masters of a quorum, as many as are
+    /// [`needed`](Self::needed).
     ///
     /// It says nothing about sentinels, of which locks need none while the master stays.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let mut servers = self.servers.iter().filter(|server| server.role != ServerRole::Sentinel);
-        servers.all(|server| {
+        let servers = self.servers.iter().filter(|server| server.role != ServerRole::Sentinel);
+        let works = |server: &&ServerHealth| {
             let works = matches!(server.state, ServerState::Connected | ServerState::Degraded);
             works && server.role == ServerRole::Master
-        })
+        };
+        match self.needed {
+            Some(needed) => servers.filter(works).count() >= needed,
+            None => servers.clone().count() == servers.filter(works).count(),
+        }
     }
 }
 
 /// The changes of a manager's health: see
 /// [`LockManager::health_changes`](crate::LockManager::health_changes).
 #[derive(Debug)]
-pub struct HealthChanges(Option<watch::Receiver<Vec<ServerHealth>>>);
+pub struct HealthChanges {
+    servers: Option<watch::Receiver<Vec<ServerHealth>>>,
+    needed: Option<usize>,
+}
 
 impl HealthChanges {
-    pub(crate) fn new(mut servers: Option<watch::Receiver<Vec<ServerHealth>>>) -> Self {
+    pub(crate) fn new(mut servers: Option<watch::Receiver<Vec<ServerHealth>>>, needed: Option<usize>) -> Self {
         // The first call of `next` tells the present health.
         if let Some(servers) = &mut servers {
             servers.mark_changed();
         }
-        Self(servers)
+        Self { servers, needed }
     }
 
     /// Returns the present health at the first call. Each later one waits until a server has another
@@ -139,9 +150,33 @@ impl HealthChanges {
     /// Cancel safe: a change that was not returned is returned by the next call.
     pub async fn next(&mut self) -> Option<Health> {
         host::take_part().await;
-        let servers = self.0.as_mut()?;
+        let servers = self.servers.as_mut()?;
         servers.changed().await.ok()?;
         let servers = servers.borrow_and_update().clone();
-        Some(Health { servers })
+        let needed = self.needed;
+        Some(Health { servers, needed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health(states: &[ServerState], needed: Option<usize>) -> Health {
+        let server = |state: &ServerState| ServerHealth {
+            state: *state,
+            ..ServerHealth::new("a", ServerRole::Master)
+        };
+        let servers = states.iter().map(server).collect();
+        Health { servers, needed }
+    }
+
+    #[test]
+    fn a_quorum_is_ready_while_a_majority_of_its_masters_works() {
+        use ServerState::{Connected, Degraded, Down};
+        assert!(!health(&[Connected, Connected, Down], None).is_ready());
+        assert!(health(&[Connected, Degraded], None).is_ready());
+        assert!(health(&[Connected, Degraded, Down], Some(2)).is_ready());
+        assert!(!health(&[Connected, Down, Down], Some(2)).is_ready());
     }
 }

@@ -126,6 +126,12 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns how many of the servers of its [`health`](Self::health) must work for locks to be taken.
+    /// `None`, the default, stands for all of them.
+    fn servers_needed(&self) -> Option<usize> {
+        None
+    }
+
     /// Returns where the store keeps its locks. Stores that return the same text share their locks. By
     /// default a store has locks of its own.
     fn place(&self) -> Option<&str> {

@@ -146,7 +146,10 @@ impl Quorum {
                         return;
                     }
                     drop(quorum);
-                    host.sleep(timer, pause).await;
+                    tokio::select! {
+                        () = host.sleep(timer, pause) => {}
+                        () = master.access.back.notified() => {}
+                    }
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }

@@ -235,6 +235,9 @@ impl Quorum {
         value: &HolderValue,
         wanted: Wanted,
     ) -> Result<AttemptAll, StoreError> {
+        if !self.sees_majority() {
+            return Err(self.too_few(None));
+        }
         let now = self.host.now();
         let ballot = self.ballots.enter(keys, value, self.masters.len(), now, wanted.ttl);
         let (mut counted, mut tally, mut late) = self.ask_masters(&ballot, wanted, None).await;
@@ -395,6 +398,11 @@ impl LockStore for QuorumStore {
     fn health(&self) -> Option<watch::Receiver<Vec<ServerHealth>>> {
         let has_some = !self.0.health.borrow().is_empty();
         has_some.then(|| self.0.health.subscribe())
+    }
+
+    fn servers_needed(&self) -> Option<usize> {
+        let has_some = !self.0.health.borrow().is_empty();
+        has_some.then(|| self.0.majority())
     }
 
     fn place(&self) -> Option<&str> {
