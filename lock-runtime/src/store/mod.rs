@@ -203,6 +203,22 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// Returns the identifier of the store's server, which two stores on one server have in common. It
+    /// changes with each restart. By default there is none.
+    fn identity(&self) -> StoreFuture<'_, Option<Box<str>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Opens the store's server at once if it is closed, since it may have forgotten locks. The caller
+    /// vouches that none of them can still be held. Returns `true` if it was closed. By default a store
+    /// is never closed.
+    ///
+    /// All connections of this store then take locks at once. Another process that has found the server
+    /// closed asks it again once a second, while it is asked for locks.
+    fn open_now(&self) -> StoreFuture<'_, bool> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
+
     /// Returns advice on settings of the store's servers that endanger locks of which so many replicas
     /// must have each, for [`LockManager::check_setup`](crate::LockManager::check_setup). By default
     /// there is none.
@@ -782,6 +798,25 @@ impl StoreError {
         Self::new(cause, Effect::Unknown, false)
     }
 
+    /// Creates the error of a store whose server may have forgotten locks, and takes none until these
+    /// are over.
+    pub(crate) fn closed(opens_in: Duration) -> Self {
+        let advice = if opens_in.is_zero() {
+            "try again"
+        } else {
+            "wait, or if no lock can be held any more, open it by `LockManager::open_quorum`"
+        };
+        Self::transient(Closed { opens_in }).advise(advice)
+    }
+
+    /// Returns the time after which a server opens that may have forgotten locks and takes none until
+    /// these are over. Zero if it is open again. `None` if that is not the reason for this error.
+    #[must_use]
+    pub fn opens_in(&self) -> Option<Duration> {
+        let cause: &(dyn Error + 'static) = self.cause();
+        Some(cause.downcast_ref::<Closed>()?.opens_in)
+    }
+
     /// Returns [`Effect::Unknown`] if the operation may have been carried out despite the error.
     #[must_use]
     pub fn effect(&self) -> Effect {
@@ -854,6 +889,25 @@ impl StoreError {
         }
     }
 }
+
+/// The cause of [`StoreError::closed`].
+#[derive(Debug)]
+struct Closed {
+    opens_in: Duration,
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server may have forgotten locks (first use, a restart or a flush), and ")?;
+        if self.opens_in.is_zero() {
+            return f.write_str("was opened anew meanwhile");
+        }
+        let seconds = self.opens_in.as_millis().div_ceil(1000);
+        write!(f, "takes none for another {seconds} s")
+    }
+}
+
+impl Error for Closed {}
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

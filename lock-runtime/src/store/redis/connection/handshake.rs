@@ -117,7 +117,7 @@ pub(super) async fn check_permissions(
 }
 
 /// Returns the error of a check that has named `keys`.
-fn refused(error: &RedisError, names: &Keyspace, keys: &[&str]) -> StoreError {
+pub(super) fn refused(error: &RedisError, names: &Keyspace, keys: &[&str]) -> StoreError {
     let is_of_cluster = failure::is_of_cluster(error);
     let error = failure::sort(error, true);
     if error.is_permanent() && !is_of_cluster {
