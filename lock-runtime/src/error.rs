@@ -411,6 +411,7 @@ pub(crate) enum ModeProblem {
     SeveralInAMode,
     SeveralFair,
     OneServer,
+    LongLease,
 }
 
 impl ModeProblem {
@@ -429,6 +430,10 @@ impl ModeProblem {
             Self::OneServer => {
                 "`fair` and every mode but exclusive need one server that keeps the order, and a quorum has several; leave it out, or \
                  keep these locks on one server, or behind sentinels or a cluster"
+            }
+            Self::LongLease => {
+                "its `lease` with the `lock_delay`, or its `at_least`, is longer than the longest lease of this quorum; give a shorter one, \
+                 or a longer `longest_lease` to the manager, and the same in all processes"
             }
             Self::SeveralFair => "several keys have no common queue; leave `fair` out, or lock one key",
         }
@@ -744,6 +749,16 @@ mod tests {
                 request(ModeProblem::LongOwner),
                 "invalid request for lock `inventory:7`: the owner's name is longer than 1,024 bytes; give a shorter one, such as a hash of \
                  it",
+            ),
+            (
+                request(ModeProblem::OneServer),
+                "invalid request for lock `inventory:7`: `fair` and every mode but exclusive need one server that keeps the order, and a \
+                 quorum has several; leave it out, or keep these locks on one server, or behind sentinels or a cluster",
+            ),
+            (
+                request(ModeProblem::LongLease),
+                "invalid request for lock `inventory:7`: its `lease` with the `lock_delay`, or its `at_least`, is longer than the longest \
+                 lease of this quorum; give a shorter one, or a longer `longest_lease` to the manager, and the same in all processes",
             ),
             (
                 request(ModeProblem::SeveralInAMode),

@@ -13,7 +13,7 @@ use lock_runtime::store::{
     AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, ContentionSlot, Fence, HolderValue, LockStore, Ownership,
     QueueOutcome, QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
 };
-use lock_runtime::{BootClock, Clock, FencingToken, LockError, LostReason, TokioClock};
+use lock_runtime::{BootClock, Clock, FencingToken, LockError, LostReason, MAX_LEASE, TokioClock};
 use lock_tests::{ClusterGroup, PATIENCE, SentinelGroup, Server, permissions};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -123,15 +123,24 @@ pub(crate) struct QuorumOfServers([Server; 3]);
 
 impl QuorumOfServers {
     pub(crate) fn start() -> Self {
-        Self(std::array::from_fn(|_| Server::start()))
+        let servers = std::array::from_fn(|_| Server::start());
+        OnServer::runtime_of().block_on(async {
+            for server in &servers {
+                assert!(Self::master(server).open_now().await.unwrap(), "it was open");
+            }
+        });
+        Self(servers)
+    }
+
+    fn master(server: &Server) -> RedisStore {
+        RedisStore::open_as_master(&server.url(), "", MAX_LEASE).unwrap()
     }
 }
 
 impl Place for QuorumOfServers {
     fn store(&self) -> Arc<dyn LockStore> {
         let masters = self.0.iter().map(|server| {
-            let store = RedisStore::open(&server.url(), "").unwrap();
-            (server.url(), Arc::new(store) as Arc<dyn LockStore>)
+            (server.url(), Arc::new(Self::master(server)) as Arc<dyn LockStore>)
         });
         Arc::new(QuorumStore::of(masters).unwrap())
     }

@@ -181,6 +181,13 @@ impl LockOptions {
             mode if several && *mode != LockMode::Exclusive => ModeProblem::SeveralInAMode,
             _ if several && self.fair => ModeProblem::SeveralFair,
             mode if backend.store.refuses_mode(mode, self.fair) => ModeProblem::OneServer,
+            _ if backend
+                .store
+                .longest_lease()
+                .is_some_and(|longest| self.time_to_live().max(self.at_least) > longest) =>
+            {
+                ModeProblem::LongLease
+            }
             _ => return Ok(()),
         };
         Err(LockError::InvalidMode {

@@ -46,6 +46,7 @@ pub struct LockManagerBuilder {
     store: Option<Arc<dyn LockStore>>,
     /// The masters of a quorum, in place of those that the URL names.
     masters: Vec<QuorumMaster>,
+    longest_lease: Option<Duration>,
     prefix: String,
     defaults: LockOptions,
     backoff: Backoff,
@@ -80,6 +81,7 @@ impl LockManagerBuilder {
             url: url.to_owned(),
             store: None,
             masters: Vec::new(),
+            longest_lease: None,
             prefix: "dist_lock:".to_owned(),
             defaults: LockOptions::default(),
             backoff: Backoff::default(),
@@ -252,6 +254,18 @@ impl LockManagerBuilder {
     /// times, and is renewed after 2/3 of the rest, so that `max_renewals` stands for less time.
     pub fn skew(mut self, skew: Duration) -> Self {
         self.skew = Some(skew);
+        self
+    }
+
+    /// Sets the longest lease of any lock on a quorum, with its `lock_delay`, and the longest `at_least`: a
+    /// call that asks for more fails. Defaults to the [`default_lease`](Self::default_lease). All processes
+    /// must have the same. Has no effect on other stores.
+    ///
+    /// A master that may have forgotten locks, since it was restarted or flushed or has never been used,
+    /// gives no vote for that long. Until a majority votes, no call gets a lock: the first one on new
+    /// masters waits for one longest lease. [`LockManager::open_quorum`] lets them vote at once.
+    pub fn longest_lease(mut self, lease: Duration) -> Self {
+        self.longest_lease = Some(lease);
         self
     }
 
@@ -468,10 +482,17 @@ impl LockManagerBuilder {
 impl LockManagerBuilder {
     /// Returns the store of the masters that were given, or that the URL names.
     fn open_quorum(&self) -> Result<QuorumStore, StoreError> {
+        let longest_lease = self.longest_lease.unwrap_or(self.defaults.lease);
+        let mut redis = self.redis.clone();
+        redis.set_longest_lease(longest_lease);
+        let open = |masters| {
+            let store = QuorumStore::new(&self.host, masters, redis.response_timeout)?;
+            Ok(store.with_longest_lease(longest_lease))
+        };
         let mut masters = Vec::new();
         let mut add_server = |info: ConnectionInfo| {
             let name = info.addr().to_string();
-            let mut settings = self.redis.clone();
+            let mut settings = redis.clone();
             settings.set_server(info);
             let store = RedisStore::new(&self.host, "redis://", &self.prefix, &settings)?;
             masters.push((name, Arc::new(store) as Arc<dyn LockStore>));
@@ -481,7 +502,7 @@ impl LockManagerBuilder {
             for info in quorum::url::masters(&self.url).map_err(StoreError::permanent)? {
                 add_server(info)?;
             }
-            return QuorumStore::new(&self.host, masters, self.redis.response_timeout);
+            return open(masters);
         }
         for (nth, master) in self.masters.iter().enumerate() {
             let name = master.name();
@@ -491,7 +512,7 @@ impl LockManagerBuilder {
                     Arc::new(MemoryStore::on(&self.host))
                 }
                 Given::Url(url) => {
-                    let store = RedisStore::new(&self.host, url, &self.prefix, &self.redis);
+                    let store = RedisStore::new(&self.host, url, &self.prefix, &redis);
                     Arc::new(store.map_err(|error| error.about(&name))?)
                 }
                 #[cfg(any(feature = "custom-store", feature = "testing", test))]
@@ -501,7 +522,7 @@ impl LockManagerBuilder {
             let name = if is_server { name } else { format!("{name} {}", nth + 1) };
             masters.push((name, store));
         }
-        QuorumStore::new(&self.host, masters, self.redis.response_timeout)
+        open(masters)
     }
 }
 

@@ -164,23 +164,17 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns the longest time for which a key can be kept: its lease and the `lock_delay`, or the
+    /// `at_least`. By default there is no limit but [`MAX_LEASE`](crate::MAX_LEASE).
+    fn longest_lease(&self) -> Option<Duration> {
+        None
+    }
+
     /// Returns `true` if the store cannot keep locks in this mode, or in the order of their requests if
     /// `fair` is set. By default it can.
     fn refuses_mode(&self, mode: &LockMode, fair: bool) -> bool {
         let _ = (mode, fair);
         false
-    }
-
-    /// Returns what distinguishes the store's server from all others, also if it has several addresses.
-    /// `None` by default.
-    fn identity(&self) -> StoreFuture<'_, Option<Box<str>>> {
-        Box::pin(ready(Ok(None)))
-    }
-
-    /// Lets a store take locks at once that takes none because it may have forgotten some. Returns `true`
-    /// if it took none. By default there is nothing to do.
-    fn open_now(&self) -> StoreFuture<'_, bool> {
-        Box::pin(ready(Ok(false)))
     }
 
     /// Tells the store that the answer of `lane` to a [`renew`](Self::renew) under way has become
@@ -257,6 +251,22 @@ pub trait LockStore: Debug + Send + Sync + 'static {
     /// without a connection have nothing to do.
     fn connect(&self) -> StoreFuture<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Returns the identifier of the store's server, which two stores on one server have in common. It
+    /// changes with each restart. By default there is none.
+    fn identity(&self) -> StoreFuture<'_, Option<Box<str>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Opens the store's server at once if it is closed, since it may have forgotten locks. The caller
+    /// vouches that none of them can still be held. Returns `true` if it was closed. By default a store
+    /// is never closed.
+    ///
+    /// All connections of this store then take locks at once. Another process that has found the server
+    /// closed asks it again once a second, while it is asked for locks.
+    fn open_now(&self) -> StoreFuture<'_, bool> {
+        Box::pin(std::future::ready(Ok(false)))
     }
 
     /// Returns advice on settings of the store's servers that endanger locks of which so many replicas
@@ -758,8 +768,6 @@ struct Failure {
     permanent: bool,
     /// The advice for this error, in place of the general one.
     advice: Option<Box<str>>,
-    /// The time until the store takes locks, if it takes none because it may have forgotten some.
-    opens_in: Option<Duration>,
 }
 
 impl StoreError {
@@ -769,25 +777,7 @@ impl StoreError {
             outcome,
             permanent,
             advice: None,
-            opens_in: None,
         }))
-    }
-
-    /// Creates the error of a store that takes no locks for now, since it may have forgotten some.
-    pub fn closed(opens_in: Duration) -> Self {
-        let seconds = opens_in.as_secs_f64();
-        let error = Self::transient(format!(
-            "the server may have forgotten locks (first use, a restart or a flush), and takes none for another {seconds:.1} s"
-        ));
-        let mut failure = Arc::unwrap_or_clone(error.0);
-        failure.opens_in = Some(opens_in);
-        Self(Arc::new(failure)).advise("wait, or call `LockManager::open_quorum` if nobody can hold a lock")
-    }
-
-    /// Returns the time until the store takes locks, if it takes none because it may have forgotten some.
-    #[must_use]
-    pub fn opens_in(&self) -> Option<Duration> {
-        self.0.opens_in
     }
 
     /// Creates the error of a store that refused for now. The operation was not carried out, and
@@ -806,6 +796,25 @@ impl StoreError {
     /// carried out.
     pub fn unknown(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(cause, Effect::Unknown, false)
+    }
+
+    /// Creates the error of a store whose server may have forgotten locks, and takes none until these
+    /// are over.
+    pub(crate) fn closed(opens_in: Duration) -> Self {
+        let advice = if opens_in.is_zero() {
+            "try again"
+        } else {
+            "wait, or if no lock can be held any more, open it by `LockManager::open_quorum`"
+        };
+        Self::transient(Closed { opens_in }).advise(advice)
+    }
+
+    /// Returns the time after which a server opens that may have forgotten locks and takes none until
+    /// these are over. Zero if it is open again. `None` if that is not the reason for this error.
+    #[must_use]
+    pub fn opens_in(&self) -> Option<Duration> {
+        let cause: &(dyn Error + 'static) = self.cause();
+        Some(cause.downcast_ref::<Closed>()?.opens_in)
     }
 
     /// Returns [`Effect::Unknown`] if the operation may have been carried out despite the error.
@@ -890,6 +899,25 @@ impl StoreError {
         }
     }
 }
+
+/// The cause of [`StoreError::closed`].
+#[derive(Debug)]
+struct Closed {
+    opens_in: Duration,
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server may have forgotten locks (first use, a restart or a flush), and ")?;
+        if self.opens_in.is_zero() {
+            return f.write_str("was opened anew meanwhile");
+        }
+        let seconds = self.opens_in.as_millis().div_ceil(1000);
+        write!(f, "takes none for another {seconds} s")
+    }
+}
+
+impl Error for Closed {}
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

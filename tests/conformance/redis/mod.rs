@@ -3,6 +3,7 @@
 mod connections;
 mod fencing;
 mod interop;
+mod mark;
 mod refusals;
 mod shared;
 mod store;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{Attempt, Effect, HolderValue, Lane, LockStore, LossHint, Ownership, StoreError};
-use lock_tests::{Proxy, eventually};
+use lock_tests::proxy::Close;
+use lock_tests::{Action, Proxy, eventually};
 
 use crate::place::{Ask, Client, GRANTED, LONG, OnServer, Place, is_about};
 
@@ -213,7 +214,7 @@ async fn the_end_of_the_reporting_connection_is_reported_as_any_key() {
     assert_eq!(a.acquire("k", LONG).await, GRANTED);
     assert_eq!(a.renew("k", None).await, Ownership::Owned);
     reports.clear();
-    proxy.cut(lock_tests::proxy::Close::Reset);
+    proxy.cut(Close::Reset);
     reports.wait_for(&LossHint::All(Lane::default())).await;
     // And the next connection reports again.
     eventually("the next check", || async {
@@ -234,4 +235,23 @@ async fn a_server_that_is_not_there_is_a_passing_error_and_nothing_is_applied() 
     assert!(!error.is_permanent() && error.effect() == Effect::None, "{error:?}");
     place.0.start_again();
     assert_eq!(a.acquire("k", Duration::from_secs(20)).await, GRANTED);
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_while_it_is_checked_has_taken_nothing() {
+    let place = OnServer::start();
+    for checked in ["%lock-probe", "%lock-mark"] {
+        let proxy = Proxy::to(&place.0);
+        proxy.on_each(
+            move |command| command.mentions(checked),
+            Action::CloseBefore(Close::Reset),
+        );
+        let a = Client {
+            store: Arc::new(RedisStore::open_as_master(&proxy.url(), "", LONG).unwrap()),
+            value: "a".to_owned(),
+            clock: place.clock(),
+        };
+        let error = a.try_acquire("k", Ask::default()).await.unwrap_err();
+        assert!(!error.is_permanent() && error.effect() == Effect::None, "{error:?}");
+    }
 }

@@ -26,10 +26,26 @@ pub(super) struct Master {
 struct State {
     /// Why it does not vote, as its last answer or the lack of one told.
     down: Option<StoreError>,
-    /// The time until which it gives no vote, since it may have forgotten some.
-    closed_until: Option<Moment>,
+    /// Set while it gives no vote, since it may have forgotten some.
+    closed: Option<Closed>,
     /// `true` while a task asks whether it answers.
     is_asked: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Closed {
+    opens: Moment,
+    /// The time at which it is asked again: another process may have opened it.
+    asked_again: Moment,
+}
+
+impl Closed {
+    fn of(left: Duration, now: Moment) -> Self {
+        Self {
+            opens: now.after(left),
+            asked_again: now.after(left.min(LONGEST_PAUSE)),
+        }
+    }
 }
 
 impl Master {
@@ -48,11 +64,11 @@ impl Master {
     /// Returns `true` if it is in reach and gives votes.
     pub(super) fn is_open(&self) -> bool {
         let mut state = self.state();
-        if let Some(until) = state.closed_until {
-            if self.access.host.now() < until {
+        if let Some(closed) = state.closed {
+            if self.access.host.now() < closed.asked_again {
                 return false;
             }
-            state.closed_until = None;
+            state.closed = None;
         }
         state.down.is_none()
     }
@@ -64,13 +80,13 @@ impl Master {
 
     /// Lets it vote, after an operator has said that it may.
     pub(super) fn open(&self) {
-        self.state().closed_until = None;
+        self.state().closed = None;
     }
 
     /// Returns why it gives no vote at present.
     pub(super) fn reason(&self) -> Option<StoreError> {
         let state = self.state();
-        let left = state.closed_until.map(|until| until.since(self.access.host.now()));
+        let left = state.closed.map(|closed| closed.opens.since(self.access.host.now()));
         match left.filter(|left| !left.is_zero()) {
             Some(left) => Some(StoreError::closed(left)),
             None => state.down.clone(),
@@ -82,7 +98,7 @@ impl Master {
     fn note(&self, error: &StoreError) -> bool {
         let mut state = self.state();
         if let Some(left) = error.opens_in() {
-            state.closed_until = Some(self.access.host.now().after(left));
+            state.closed = Some(Closed::of(left, self.access.host.now()));
             return true;
         }
         // A lasting refusal may concern one key, or one command.
@@ -115,7 +131,7 @@ impl Quorum {
         if std::mem::replace(&mut master.state().is_asked, true) {
             return;
         }
-        let (quorum, limit) = (Arc::downgrade(self), self.patience(Duration::MAX));
+        let (quorum, limit) = (Arc::downgrade(self), self.response_timeout);
         let host = self.host.clone();
         let timer = master.access.timer();
         let asks = {
@@ -131,7 +147,7 @@ impl Quorum {
                         state.down = match answer {
                             Err(error) if error.opens_in().is_none() => Some(error),
                             Err(error) => {
-                                state.closed_until = error.opens_in().map(|left| host.now().after(left));
+                                state.closed = error.opens_in().map(|left| Closed::of(left, host.now()));
                                 None
                             }
                             Ok(()) => None,

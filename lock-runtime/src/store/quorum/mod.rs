@@ -27,7 +27,7 @@ pub(crate) mod url;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -71,6 +71,7 @@ struct Quorum {
     /// In the order in which all processes name them.
     masters: Box<[Arc<Master>]>,
     response_timeout: Duration,
+    longest_lease: OnceLock<Duration>,
     /// `true` if all masters live in this process.
     is_immediate: bool,
     ballots: Ballots,
@@ -129,6 +130,7 @@ impl QuorumStore {
             host: host.clone(),
             masters,
             response_timeout,
+            longest_lease: OnceLock::new(),
             is_immediate,
             ballots: Ballots::default(),
             busy: Mutex::default(),
@@ -144,6 +146,13 @@ impl QuorumStore {
         });
         quorum.follow_health();
         Ok(Self(quorum))
+    }
+
+    /// Refuses longer leases, since the masters stay closed for no longer after they may have forgotten
+    /// some.
+    pub(crate) fn with_longest_lease(self, lease: Duration) -> Self {
+        let _ = self.0.longest_lease.set(lease);
+        self
     }
 }
 
@@ -502,6 +511,10 @@ impl LockStore for QuorumStore {
 
     fn open_now(&self) -> StoreFuture<'_, bool> {
         boxed!(self.0, |quorum| quorum.open_all())
+    }
+
+    fn longest_lease(&self) -> Option<Duration> {
+        self.0.longest_lease.get().copied()
     }
 
     fn refuses_mode(&self, mode: &LockMode, fair: bool) -> bool {

@@ -25,6 +25,8 @@ pub(super) struct Keyspace {
     pub(super) channels: String,
     /// The key of the fencing counter.
     counter: String,
+    /// The key of the server's mark.
+    pub(super) mark: String,
     spread: Spread,
 }
 
@@ -45,6 +47,7 @@ impl Keyspace {
             process: format!("{:016x}", host.unique()),
             channels: format!("{prefix}{RESERVED}wake:"),
             counter: format!("{prefix}{RESERVED}fence"),
+            mark: format!("{prefix}{RESERVED}mark"),
             spread: Spread::Together,
         }
     }

@@ -34,7 +34,8 @@ use crate::store::{
 pub use cluster::ClusterStore;
 pub(crate) use cluster::ClusterUrl;
 use connection::dial::Dial;
-use connection::{Board, ConnectionSlot, Place, Purpose, RuntimeConnections, Server, TimeOuts, Whereabouts};
+use connection::mark;
+use connection::{Board, ConnectionSlot, Mark, Place, Purpose, RuntimeConnections, Server, TimeOuts, Whereabouts};
 use keyspace::Keyspace;
 #[cfg(feature = "legacy-setnx")]
 pub use legacy::LegacySetnxStore;
@@ -86,11 +87,30 @@ impl RedisStore {
         Self::new(&Host::process(), url, prefix, &RedisSettings::default())
     }
 
+    /// Creates a store on a server that is one of several masters, of which a majority has to give a
+    /// lock. Such a server gives none while it may have forgotten one: at its first use, after a restart
+    /// and after a flush, for `longest_lease`. Until then requests for locks fail, and
+    /// [`StoreError::opens_in`] tells for how long.
+    ///
+    /// The server's mark, by which it is known to have forgotten nothing, is the key
+    /// `<prefix>%lock-mark`. `longest_lease` is the same in all processes, and no lock's time to live is
+    /// longer. All locks are exclusive.
+    ///
+    /// # Errors
+    /// Fails if the URL is not understood.
+    #[cfg(feature = "custom-store")]
+    pub fn open_as_master(url: &str, prefix: &str, longest_lease: Duration) -> Result<Self, StoreError> {
+        let mut settings = RedisSettings::default();
+        settings.set_longest_lease(longest_lease);
+        Self::new(&Host::process(), url, prefix, &settings)
+    }
+
     pub(crate) fn new(host: &Host, url: &str, prefix: &str, settings: &RedisSettings) -> Result<Self, StoreError> {
         let time_outs = TimeOuts {
             connect: settings.connect_timeout,
             response: settings.response_timeout,
         };
+        let mark = settings.longest_lease.map(Mark::new);
         if SentinelUrl::is_one(url) {
             let url = SentinelUrl::parse(url).map_err(StoreError::permanent)?;
             let dial = dial(host, url.server(), settings).map_err(StoreError::permanent)?;
@@ -108,6 +128,7 @@ impl RedisStore {
                 place,
                 time_outs,
                 health,
+                mark,
             };
             let mut store = Self::at(host, server, prefix, format!("{address}/{database}"));
             whereabouts.when_moved(store.commands.end_former());
@@ -128,6 +149,7 @@ impl RedisStore {
             place,
             time_outs,
             health,
+            mark,
         };
         Ok(Self::at(host, server, prefix, format!("{address}/{database}")))
     }
@@ -280,6 +302,18 @@ impl LockStore for RedisStore {
             }
             Ok(())
         })
+    }
+
+    fn identity(&self) -> StoreFuture<'_, Option<Box<str>>> {
+        Box::pin(async {
+            let info = self.commands.here().ask(mark::info()).await?;
+            let info = redis::from_redis_value::<String>(info).unwrap_or_default();
+            Ok(mark::run_id(&info).map(Box::from))
+        })
+    }
+
+    fn open_now(&self) -> StoreFuture<'_, bool> {
+        Box::pin(async { self.commands.here().open_now().await })
     }
 
     fn check_setup(&self, min_replicas: u32) -> StoreFuture<'_, Vec<String>> {

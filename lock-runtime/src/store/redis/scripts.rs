@@ -117,6 +117,19 @@ pub(super) static TAKE: Lazy<LockScript> =
 pub(super) static ACQUIRE_ALL: Lazy<LockScript> =
     Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("ops/acquire_all.lua")]));
 
+/// Reads the mark of a server.
+pub(super) static MARK: Lazy<LockScript> = Lazy::new(|| LockScript::for_held(&[include_str!("connection/mark.lua")]));
+/// The scripts that take a lock, for a server that keeps a mark.
+const MARKED: &str = include_str!("ops/marked.lua");
+pub(super) static MARKED_ACQUIRE: Lazy<LockScript> =
+    Lazy::new(|| LockScript::new(&[MARKED, NEXT_FENCE, QUEUE, include_str!("ops/exclusive_acquire.lua")]));
+pub(super) static MARKED_ACQUIRE_ALL: Lazy<LockScript> =
+    Lazy::new(|| LockScript::new(&[MARKED, NEXT_FENCE, QUEUE, include_str!("ops/acquire_all.lua")]));
+pub(super) static MARKED_JOIN: Lazy<LockScript> =
+    Lazy::new(|| LockScript::new(&[MARKED, NEXT_FENCE, QUEUE, STAND, include_str!("queue/queue_join.lua")]));
+pub(super) static MARKED_TAKE: Lazy<LockScript> =
+    Lazy::new(|| LockScript::for_held(&[MARKED, NEXT_FENCE, include_str!("queue/queue_take.lua")]));
+
 pub(super) static SHARED_ACQUIRE: Lazy<LockScript> =
     Lazy::new(|| LockScript::new(&shared(&[include_str!("ops/shared_acquire.lua")])));
 pub(super) static SHARED_RENEW: Lazy<LockScript> =
@@ -142,7 +155,7 @@ pub(super) fn release_of(is_shared: bool) -> &'static LockScript {
 }
 
 #[cfg(lock_simulation)]
-pub(super) fn all() -> [(&'static str, &'static LockScript); 20] {
+pub(super) fn all() -> [(&'static str, &'static LockScript); 25] {
     [
         ("acquire", &ACQUIRE),
         ("renew", &RENEW),
@@ -157,6 +170,11 @@ pub(super) fn all() -> [(&'static str, &'static LockScript); 20] {
         ("refresh", &REFRESH),
         ("take", &TAKE),
         ("acquire_all", &ACQUIRE_ALL),
+        ("mark", &MARK),
+        ("marked_acquire", &MARKED_ACQUIRE),
+        ("marked_acquire_all", &MARKED_ACQUIRE_ALL),
+        ("marked_join", &MARKED_JOIN),
+        ("marked_take", &MARKED_TAKE),
         ("shared_acquire", &SHARED_ACQUIRE),
         ("shared_renew", &SHARED_RENEW),
         ("shared_release", &SHARED_RELEASE),

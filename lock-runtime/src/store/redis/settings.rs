@@ -15,6 +15,8 @@ use crate::store::health::ServerRole;
 pub(crate) struct RedisSettings {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
+    /// The longest lease of any lock, for a server that is one of several masters and keeps a mark.
+    pub(super) longest_lease: Option<Duration>,
     /// The server, in place of the one that the URL names.
     pub(super) server: Option<Box<ConnectionInfo>>,
     pub(super) credentials: Provider,
@@ -31,6 +33,7 @@ impl Default for RedisSettings {
         Self {
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(1),
+            longest_lease: None,
             server: None,
             credentials: Provider::default(),
             dial: None,
@@ -43,6 +46,12 @@ impl Default for RedisSettings {
 }
 
 impl RedisSettings {
+    /// Makes the server one of several masters, which gives no lock while it may have forgotten one. No
+    /// lock may have a time to live longer than this.
+    pub(crate) fn set_longest_lease(&mut self, longest_lease: Duration) {
+        self.longest_lease = Some(longest_lease);
+    }
+
     /// Sets the server, in place of the one that the URL names.
     pub(crate) fn set_server(&mut self, server: ConnectionInfo) {
         self.server = Some(Box::new(server));

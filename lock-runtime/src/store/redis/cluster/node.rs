@@ -74,6 +74,7 @@ impl Common {
             },
             time_outs: self.time_outs,
             health: Arc::clone(&health),
+            mark: None,
         };
         let names = Keyspace::of_node(&self.host, &self.prefix, &self.process);
         let store = RedisStore::with(&self.host, server, names, shown);

@@ -65,6 +65,8 @@ impl Counted {
 pub(in crate::store::redis) enum What {
     /// A command, and the hash of the lock it is about, or `None` if there are many.
     Command(Cmd, Option<u64>),
+    /// A command that takes the lock with this hash, and behind which the server's mark is read.
+    Marked(Cmd, u64),
     Release(Release),
 }
 
@@ -447,6 +449,9 @@ impl Batcher {
                         let answer = connection.req_packed_command(&command).await;
                         reply.give(answer.and_then(Value::extract_error));
                     }),
+                    marked @ What::Marked(..) => {
+                        Box::pin(send_together(connection, self.pack(vec![Op { what: marked, reply }])))
+                    }
                     What::Release(release) => {
                         let script = release_of(release.is_shared).form(self.flags);
                         let command =
@@ -468,6 +473,7 @@ impl Batcher {
         let mut packed = Packed {
             pipeline: Pipeline::with_capacity(ops.len()),
             replies: Vec::with_capacity(ops.len()),
+            reads_mark: false,
         };
         // The releases by what one script can release together: exclusive locks, or those in shared modes,
         // of one group.
@@ -483,19 +489,21 @@ impl Batcher {
                     }
                 }
                 What::Command(command, about) => {
-                    // A command must not overtake the release of the lock it is about.
-                    for releases in releases.values_mut() {
-                        if about.is_none_or(|about| releases.locks.contains(&about)) {
-                            packed.add_releases(releases, self);
-                        }
-                    }
-                    packed.pipeline.add_command(command);
+                    packed.add_command(command, about, &mut releases, self);
                     packed.replies.push(Replies::One(reply));
+                }
+                What::Marked(command, about) => {
+                    packed.add_command(command, Some(about), &mut releases, self);
+                    packed.replies.push(Replies::Marked(reply));
+                    packed.reads_mark = true;
                 }
             }
         }
         for releases in releases.values_mut() {
             packed.add_releases(releases, self);
+        }
+        if packed.reads_mark {
+            packed.pipeline.cmd("GET").arg(&self.names.mark);
         }
         packed
     }
@@ -522,16 +530,36 @@ impl Releases {
 struct Packed {
     pipeline: Pipeline,
     replies: Vec<Replies>,
+    /// `true` if the last command reads the server's mark.
+    reads_mark: bool,
 }
 
 /// The receivers of one command's answer.
 enum Replies {
     One(Counted),
+    /// Gets the mark as well.
+    Marked(Counted),
     /// Each gets one element of an array.
     Each(Vec<Counted>),
 }
 
 impl Packed {
+    fn add_command(
+        &mut self,
+        command: Cmd,
+        about: Option<u64>,
+        releases: &mut BTreeMap<(bool, u16), Releases>,
+        batcher: &Batcher,
+    ) {
+        // A command must not overtake the release of the lock it is about.
+        for releases in releases.values_mut() {
+            if about.is_none_or(|about| releases.locks.contains(&about)) {
+                self.add_releases(releases, batcher);
+            }
+        }
+        self.pipeline.add_command(command);
+    }
+
     fn add_releases(&mut self, releases: &mut Releases, batcher: &Batcher) {
         let Releases { what, replies, .. } = std::mem::take(releases);
         if let Some(first) = what.first() {
@@ -544,12 +572,17 @@ impl Packed {
 }
 
 async fn send_together(mut connection: MultiplexedConnection, packed: Packed) {
-    let count = packed.replies.len();
+    let count = packed.replies.len() + usize::from(packed.reads_mark);
     match connection.req_packed_commands(&packed.pipeline, 0, count).await {
-        Ok(answers) => {
+        Ok(mut answers) => {
+            let mark = if packed.reads_mark { answers.pop() } else { None };
             for (replies, answer) in packed.replies.into_iter().zip(answers) {
                 match (replies, answer) {
                     (Replies::One(reply), answer) => reply.give(answer.extract_error()),
+                    (Replies::Marked(reply), answer) => {
+                        let mark = mark.clone().unwrap_or(Value::Nil);
+                        reply.give(answer.extract_error().map(|answer| Value::Array(vec![answer, mark])));
+                    }
                     (Replies::Each(replies), Value::Array(answers)) => {
                         for (reply, answer) in replies.into_iter().zip(answers) {
                             reply.give(answer.extract_error());
@@ -567,12 +600,21 @@ async fn send_together(mut connection: MultiplexedConnection, packed: Packed) {
         Err(error) => {
             for replies in packed.replies {
                 match replies {
-                    Replies::One(reply) => reply.give(Err(error.clone())),
+                    Replies::One(reply) | Replies::Marked(reply) => reply.give(Err(error.clone())),
                     Replies::Each(replies) => replies.into_iter().for_each(|reply| reply.give(Err(error.clone()))),
                 }
             }
         }
     }
+}
+
+/// Sends a command, and reads the server's mark behind it. Returns both answers.
+pub(super) async fn with_mark(mut connection: MultiplexedConnection, command: Cmd, mark: &str) -> Answer {
+    let mut both = Pipeline::with_capacity(2);
+    both.add_command(command).cmd("GET").arg(mark);
+    let mut answers = connection.req_packed_commands(&both, 0, 2).await?;
+    let mark = answers.pop().unwrap_or(Value::Nil);
+    Ok(Value::Array(vec![the_one(Ok(Value::Array(answers)))?, mark]))
 }
 
 /// Returns the only element of a script's answer.

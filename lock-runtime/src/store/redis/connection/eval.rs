@@ -2,7 +2,7 @@
 
 use redis::{Cmd, RedisError, Value};
 
-use super::failure::{is_missing_script, sort};
+use super::failure::{is_missing_script, is_unmarked, sort};
 use super::slot::{Connection, ConnectionSlot};
 use crate::store::StoreError;
 use crate::store::redis::scripts::LockScript;
@@ -43,4 +43,29 @@ pub(in crate::store::redis) async fn eval_about(
         answer => answer,
     };
     answer.map_err(|error: RedisError| sort(&error, true))
+}
+
+/// Runs a script that takes a lock: the first one, or the second on a server that keeps a mark, which
+/// has to be `mark` still.
+pub(in crate::store::redis) async fn eval_for_lock(
+    slot: &ConnectionSlot,
+    live: &Connection,
+    [plain, marked]: [&LockScript; 2],
+    mark: Option<&str>,
+    lock: &str,
+    keys: &[&str],
+    args: impl Fn(&mut Cmd),
+) -> Result<Value, StoreError> {
+    let Some(mark) = mark else {
+        return eval_about(slot, live, plain, lock, keys, args).await;
+    };
+    let keys = [keys, &[slot.names().mark.as_str()]].concat();
+    let answer = eval_about(slot, live, marked, lock, &keys, |command| {
+        args(command);
+        command.arg(mark);
+    });
+    match answer.await {
+        Err(error) if is_unmarked(&error) => Err(slot.unmarked(live).await),
+        answer => answer,
+    }
 }

@@ -225,6 +225,25 @@ pub(in crate::store::redis) fn redirect(error: &StoreError) -> Option<&Redirect>
     Some(&cause.downcast_ref::<Redirected>()?.redirect)
 }
 
+/// The answer of a script in front of which `ops/marked.lua` has not found the expected mark. The
+/// script changed nothing.
+#[derive(Debug)]
+struct Unmarked(String);
+
+impl fmt::Display for Unmarked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Unmarked {}
+
+/// Returns `true` if a script that takes a lock has not found the server's mark as it was.
+pub(super) fn is_unmarked(error: &StoreError) -> bool {
+    let cause: &(dyn Error + 'static) = error.cause();
+    cause.is::<Unmarked>()
+}
+
 /// Reads a [`Redirect`] out of a server's answer.
 fn read_redirect(error: &RedisError) -> Option<Redirect> {
     let place = || {
@@ -290,6 +309,9 @@ pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreErro
             let code = code(error).unwrap_or_default();
             if code == "WRONGTYPE" {
                 return StoreError::other_kind();
+            }
+            if code == "UNMARKED" {
+                return StoreError::transient(Unmarked(readable(error)));
             }
             let is_full = error
                 .detail()

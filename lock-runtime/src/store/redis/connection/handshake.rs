@@ -117,9 +117,10 @@ pub(super) async fn check_permissions(
 }
 
 /// Returns the error of a check that has named `keys`.
-fn refused(error: &RedisError, names: &Keyspace, keys: &[&str]) -> StoreError {
+pub(super) fn refused(error: &RedisError, names: &Keyspace, keys: &[&str]) -> StoreError {
     let is_of_cluster = failure::is_of_cluster(error);
-    let error = failure::sort(error, true);
+    // No lock was asked for so far.
+    let error = failure::sort(error, false);
     if error.is_permanent() && !is_of_cluster {
         let prefix = names.prefix();
         return StoreError::permanent(format!("the server does not allow what locks need: {}", error.cause())).advise(format!(

@@ -9,6 +9,7 @@ mod handshake;
 mod health;
 mod heard;
 mod idle;
+pub(in crate::store::redis) mod mark;
 mod place;
 mod released;
 mod runtime_connections;
@@ -17,8 +18,9 @@ mod slot;
 mod tls;
 
 pub(in crate::store::redis) use batcher::{Release, Reply, Report, What};
-pub(in crate::store::redis) use eval::{eval, eval_about};
+pub(in crate::store::redis) use eval::{eval, eval_about, eval_for_lock};
 pub(in crate::store::redis) use health::Board;
+pub(in crate::store::redis) use mark::Mark;
 pub(in crate::store::redis) use place::{Place, Whereabouts};
 pub(in crate::store::redis) use released::Unheard;
 pub(in crate::store::redis) use runtime_connections::RuntimeConnections;

@@ -19,11 +19,12 @@ use super::failure::{self, Reason};
 use super::handshake::{self, Mode};
 use super::health::Board;
 use super::idle;
+use super::mark::Mark;
 use super::place::{Found, Place};
 use crate::host::{self, Host, Moment, Runtime, Timer};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::scripts::release_of;
-use crate::store::{Lane, Limited, LossHint, LossReceiver, StoreError, StoreFuture};
+use crate::store::{HolderValue, Lane, Limited, LossHint, LossReceiver, StoreError, StoreFuture, within};
 
 /// The number of commands that may wait to be written.
 const WRITE_QUEUE: usize = 1024;
@@ -184,6 +185,8 @@ pub(in crate::store::redis) struct Server {
     pub(in crate::store::redis) place: Place,
     pub(in crate::store::redis) time_outs: TimeOuts,
     pub(in crate::store::redis) health: Arc<Board>,
+    /// Set if the server is one of several masters.
+    pub(in crate::store::redis) mark: Option<Mark>,
 }
 
 /// A connection slot. Clones are cheap, and share one slot.
@@ -303,6 +306,10 @@ impl ConnectionSlot {
     /// Returns the number of those locks that one command can be about together with this one.
     pub(in crate::store::redis) fn group(&self, lock: &str) -> u16 {
         self.inner.names.group(lock)
+    }
+
+    pub(super) fn names(&self) -> &Keyspace {
+        &self.inner.names
     }
 
     pub(in crate::store::redis) fn response_timeout(&self) -> Duration {
@@ -553,6 +560,87 @@ impl ConnectionSlot {
                     .await
             }
         }
+    }
+
+    /// Sends a command that takes the lock `lock`, and reads the server's mark behind it in the same
+    /// flush: were it read before, the server could lose both in between. Returns both answers.
+    pub(in crate::store::redis) async fn call_and_read_mark(
+        &self,
+        live: &Connection,
+        lock: &str,
+        command: Cmd,
+    ) -> Result<Value, RedisError> {
+        let _waited_for = live.batcher.as_ref().map(Sender::wait_for);
+        match &live.batcher {
+            Some(batcher) if batcher.is_busy() => {
+                let what = What::Marked(command, batcher::hash(lock));
+                self.send(live, batcher, Limited::Acquires, what).await
+            }
+            _ => {
+                let connection = live.multiplexed.clone();
+                let both = batcher::with_mark(connection, command, &self.inner.names.mark);
+                self.in_flight(live, both).await
+            }
+        }
+    }
+
+    /// Returns the mark that a request for a lock under `value` has to find, or `None` for a server that
+    /// keeps none. Fails while the server is closed.
+    pub(in crate::store::redis) async fn mark(
+        &self,
+        live: &Connection,
+        value: &HolderValue,
+    ) -> Result<Option<Arc<str>>, StoreError> {
+        let Some(mark) = &self.inner.server.mark else {
+            return Ok(None);
+        };
+        if value.is_shared() {
+            return Err(
+                StoreError::permanent("one of several masters keeps no locks that several may hold")
+                    .advise("take an exclusive lock, or keep this one on a single server"),
+            );
+        }
+        if mark.is_due(self.host().now()) {
+            self.read_mark(live, mark, false).await?;
+        }
+        mark.state(self.host().now()).map(Some).map_err(StoreError::closed)
+    }
+
+    /// Returns the error of a request that has not found the mark, which is read and written anew.
+    pub(in crate::store::redis) async fn unmarked(&self, live: &Connection) -> StoreError {
+        let Some(mark) = &self.inner.server.mark else {
+            return StoreError::closed(Duration::ZERO);
+        };
+        match self.read_mark(live, mark, false).await {
+            Ok(_) => StoreError::closed(mark.state(self.host().now()).err().unwrap_or_default()),
+            Err(error) => error,
+        }
+    }
+
+    /// Opens a closed server. Returns `true` if it was closed.
+    pub(in crate::store::redis) async fn open_now(&self) -> Result<bool, StoreError> {
+        match &self.inner.server.mark {
+            Some(mark) => self.read_mark(&*self.live().await?, mark, true).await,
+            None => Ok(false),
+        }
+    }
+
+    async fn read_mark(&self, live: &Connection, mark: &Mark, open: bool) -> Result<bool, StoreError> {
+        let (host, names) = (self.host(), self.names());
+        let read = mark.read(
+            host,
+            live.multiplexed.clone(),
+            names,
+            live.server.is_7,
+            open,
+            &live.address,
+        );
+        let read = async {
+            let read = self.in_flight(live, read).await;
+            // No lock was asked for so far.
+            read.map_err(|error| failure::sort(&error, false))
+        };
+        within(host, Timer::LockThread, self.response_timeout(), read).await
     }
 
     /// Releases a lock. `release` makes the release, once more for a server that lacks the script.
@@ -987,6 +1075,14 @@ impl ConnectionSlot {
                             let _ = checked.set(());
                         }
                     }
+                }
+                if let Some(mark) = &self.inner.server.mark {
+                    let (names, address) = (&self.inner.names, info.addr().to_string());
+                    let read = mark.read(self.host(), connection.clone(), names, server.is_7, false, &address);
+                    read.await.map_err(|error| match failure::Reason::of(&error) {
+                        Some(_) => failure::sort(&error, false),
+                        None => handshake::refused(&error, names, &[&names.mark]),
+                    })?;
                 }
                 batcher = Some(batcher::start(
                     self.host(),

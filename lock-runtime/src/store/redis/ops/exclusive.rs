@@ -9,12 +9,13 @@ use crate::store::redis::RedisStore;
 use crate::store::redis::connection::failure::sort;
 use crate::store::redis::connection::{Connection, ConnectionSlot};
 use crate::store::redis::connection::{Release, Reply, Report, What};
-use crate::store::redis::connection::{eval, eval_about};
+use crate::store::redis::connection::{eval, eval_about, eval_for_lock};
 use crate::store::redis::reply::{
     LEFT_FREE, as_remaining, attempt, given_back, holder_of, millis, released, token_or_verdict, unexpected, verdicts,
 };
 use crate::store::redis::scripts::{
-    ACQUIRE, ACQUIRE_ALONE, FENCE, LockScript, RAISE_FENCE, RAISE_OWN_FENCE, RELEASE_ALONE, RENEW, SHARED_RELEASE_ALONE,
+    ACQUIRE, ACQUIRE_ALONE, FENCE, LockScript, MARKED_ACQUIRE, RAISE_FENCE, RAISE_OWN_FENCE, RELEASE_ALONE, RENEW,
+    SHARED_RELEASE_ALONE,
 };
 use crate::store::{
     AcquireRequest, Attempt, Fence, FencingToken, HolderValue, Limited, Ownership, QueueRequest, ReleaseReport,
@@ -28,15 +29,18 @@ impl RedisStore {
     ) -> Result<Attempt, StoreError> {
         let commands = self.commands.here();
         let live = commands.live().await?;
+        let mark = commands.mark(&live, request.value).await?;
+        let mark = mark.as_deref();
         request.receipt.sent_on(live.number);
         let may_hold = live.server.is_7 && !request.fence && !request.fair;
-        if may_hold && let Some(answer) = acquire_by_set(&commands, &live, request).await? {
+        if may_hold && let Some(answer) = acquire_by_set(&commands, &live, request, mark).await? {
             return Ok(answer);
         }
         let queue = self.names.queue(request.key);
         let counter = self.names.counter(request.key);
         let keys: [&str; 3] = [request.key, &queue, &counter];
-        let answer = eval(&commands, &live, &ACQUIRE, &keys, |command| {
+        let scripts: [&LockScript; 2] = [&ACQUIRE, &MARKED_ACQUIRE];
+        let answer = eval_for_lock(&commands, &live, scripts, mark, request.key, &keys, |command| {
             command
                 .arg(request.value.as_str())
                 .arg(millis(request.ttl))
@@ -318,6 +322,7 @@ async fn acquire_by_set(
     commands: &ConnectionSlot,
     live: &Connection,
     request: &AcquireRequest<'_>,
+    mark: Option<&str>,
 ) -> Result<Option<Attempt>, StoreError> {
     let mut set = Cmd::with_capacity(7, request.key.len() + request.value.as_str().len() + 32);
     set.arg("SET")
@@ -328,14 +333,29 @@ async fn acquire_by_set(
         .arg("PX")
         .arg(millis(request.ttl));
     let taken = async {
-        commands
-            .call(live, Limited::Acquires, request.key, set)
-            .await
-            .map_err(|error| sort(&error, true))
+        let answer = match mark {
+            None => commands.call(live, Limited::Acquires, request.key, set).await,
+            Some(_) => commands.call_and_read_mark(live, request.key, set).await,
+        };
+        answer.map_err(|error| sort(&error, true))
     };
     // Both are sent before the first answer is back.
     let (answer, remaining) = tokio::join!(taken, remaining(commands, live, request));
-    match answer? {
+    let mut answer = answer?;
+    if let Some(mark) = mark {
+        let Value::Array(both) = answer else {
+            return Err(unexpected(&answer));
+        };
+        let both = <[Value; 2]>::try_from(both).map_err(|both| unexpected(&Value::Array(both)))?;
+        let [taken, found] = both;
+        if found != Value::BulkString(mark.into()) {
+            let error = commands.unmarked(live).await;
+            let is_busy = matches!(&taken, Value::BulkString(holder) if holder != request.value.as_str().as_bytes());
+            return Err(if is_busy { error } else { error.into_unknown() });
+        }
+        answer = taken;
+    }
+    match answer {
         Value::Nil => Ok(Some(Attempt::Granted { fence: None })),
         Value::BulkString(holder) if holder == request.value.as_str().as_bytes() => Ok(None),
         Value::BulkString(holder) => Ok(Some(Attempt::Busy {

@@ -3,9 +3,9 @@
 use redis::Value;
 
 use crate::store::redis::RedisStore;
-use crate::store::redis::connection::{Release, eval_about};
+use crate::store::redis::connection::{Release, eval_for_lock};
 use crate::store::redis::reply::{granted_or_busy, millis, unexpected};
-use crate::store::redis::scripts::ACQUIRE_ALL;
+use crate::store::redis::scripts::{ACQUIRE_ALL, LockScript, MARKED_ACQUIRE_ALL};
 use crate::store::{AcquireAllRequest, Attempt, AttemptAll, HolderValue, StoreError};
 
 impl RedisStore {
@@ -15,6 +15,7 @@ impl RedisStore {
     ) -> Result<AttemptAll, StoreError> {
         let commands = self.commands.here();
         let live = commands.live().await?;
+        let mark = commands.mark(&live, request.value).await?;
         request.receipt.sent_on(live.number);
         let queues: Vec<_> = request.keys.iter().map(|key| self.names.queue(key)).collect();
         let counter = self.names.counter(request.keys.first().map_or("", |key| &**key));
@@ -22,7 +23,8 @@ impl RedisStore {
         for (key, queue) in request.keys.iter().zip(&queues) {
             keys.extend([&**key, queue]);
         }
-        let answer = eval_about(&commands, &live, &ACQUIRE_ALL, "", &keys, |command| {
+        let scripts: [&LockScript; 2] = [&ACQUIRE_ALL, &MARKED_ACQUIRE_ALL];
+        let answer = eval_for_lock(&commands, &live, scripts, mark.as_deref(), "", &keys, |command| {
             command
                 .arg(&self.names.channels)
                 .arg(request.value.as_str())

@@ -14,6 +14,7 @@ impl RedisStore {
     ) -> Result<Attempt, StoreError> {
         let commands = self.commands.here();
         let live = commands.live().await?;
+        commands.mark(&live, request.value).await?;
         request.receipt.sent_on(live.number);
         let queue = self.names.queue_for(request.key, request.value);
         let counter = self.names.counter(request.key);

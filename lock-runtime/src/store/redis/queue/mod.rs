@@ -22,10 +22,10 @@ use redis::Value;
 use tokio::sync::Notify;
 
 use crate::host::{Backoff, Host, Timer};
-use crate::store::redis::connection::{ConnectionSlot, Push, eval, failure};
+use crate::store::redis::connection::{ConnectionSlot, Push, eval_for_lock, failure};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::reply::{granted_or_busy, millis};
-use crate::store::redis::scripts::{JOIN, SHARED_JOIN, SHARED_TAKE, TAKE};
+use crate::store::redis::scripts::{JOIN, LockScript, MARKED_JOIN, MARKED_TAKE, SHARED_JOIN, SHARED_TAKE, TAKE};
 use crate::store::{Attempt, Limited, LossHint, QueueOutcome, QueueRequest, StoreError, within};
 use heartbeat::Heartbeat;
 use look::is_foreign;
@@ -194,13 +194,19 @@ impl Queue {
             room.await?;
         }
         let live = commands.live().await?;
-        let script = if request.value.is_shared() { &SHARED_JOIN } else { &JOIN };
+        let mark = commands.mark(&live, request.value).await?;
+        let mark = mark.as_deref();
+        let scripts: [&LockScript; 2] = if request.value.is_shared() {
+            [&SHARED_JOIN; 2]
+        } else {
+            [&JOIN, &MARKED_JOIN]
+        };
         request.receipt.sent_on(live.number);
         let sent = request.clock.now();
         let listens = self.is_listening();
         let counter = names.counter(request.key);
         let keys = [request.key, &ticket.queue, &counter];
-        let answer = eval(commands, &live, script, &keys, |command| {
+        let answer = eval_for_lock(commands, &live, scripts, mark, request.key, &keys, |command| {
             command
                 .arg(request.value.as_str())
                 .arg(millis(request.ttl))
@@ -271,17 +277,19 @@ impl Queue {
         let counter = names.counter(request.key);
         let shared: [&str; 3] = [request.key, &ticket.queue, &counter];
         let exclusive: [&str; 2] = [request.key, &counter];
-        let (script, keys): (_, &[&str]) = if request.value.is_shared() {
-            (&SHARED_TAKE, &shared)
+        let (scripts, keys): ([&LockScript; 2], &[&str]) = if request.value.is_shared() {
+            ([&SHARED_TAKE; 2], &shared)
         } else {
-            (&TAKE, &exclusive)
+            ([&TAKE, &MARKED_TAKE], &exclusive)
         };
         if let Some(room) = commands.room(Limited::Releases, Duration::MAX) {
             room.await?;
         }
         let live = commands.live().await?;
+        let mark = commands.mark(&live, request.value).await?;
+        let mark = mark.as_deref();
         let sent = request.clock.now();
-        let answer = eval(commands, &live, script, keys, |command| {
+        let answer = eval_for_lock(commands, &live, scripts, mark, request.key, keys, |command| {
             command
                 .arg(request.value.as_str())
                 .arg(millis(request.ttl))

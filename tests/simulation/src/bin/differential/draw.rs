@@ -17,6 +17,7 @@ pub const CONNECTIONS: usize = 3;
 
 const LOCKS: [&str; 2] = ["l:a", "l:b"];
 const COUNTER: &str = "l:%lock-fence";
+const MARK: &str = "l:%lock-mark";
 pub(super) const CHANNELS: &str = "l:%lock-wake:";
 pub(super) const PROCESSES: [&str; 3] = ["0123456789abcdef", "fedcba9876543210", "00000000000000aa"];
 const VALUES: [&str; 4] = [
@@ -351,6 +352,25 @@ impl Draw<'_> {
                 (std::iter::once(counter).chain(keys).collect(), Vec::new())
             }
             "force_release" => (vec![lock, queue, counter], vec![channels]),
+            "mark" => {
+                // Of this run or another one, open or closed.
+                if self.one_in(2) {
+                    let (run, opens) = (self.pick(&["1a", "2b"]), self.now + self.rng.i64(-500..2_000));
+                    let mark = format!("{run}:{opens}:{}", self.lease());
+                    self.anywhere(&["SET", MARK, &mark]);
+                }
+                let run = self.pick(&["1a", "2b"]).to_owned();
+                (vec![MARK.to_owned()], vec![run, self.lease(), self.flag()])
+            }
+            "marked_acquire" | "marked_acquire_all" | "marked_join" | "marked_take" => {
+                let (mut keys, mut arguments) = self.given(&name["marked_".len()..]);
+                if !self.one_in(4) {
+                    self.anywhere(&["SET", MARK, "1a:0:1000"]);
+                }
+                keys.push(MARK.to_owned());
+                arguments.push("1a:0:1000".to_owned());
+                (keys, arguments)
+            }
             "legacy_acquire" | "legacy_fence" => {
                 let (lock, side) = old(&lock);
                 (
