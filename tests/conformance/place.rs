@@ -139,9 +139,10 @@ impl QuorumOfServers {
 
 impl Place for QuorumOfServers {
     fn store(&self) -> Arc<dyn LockStore> {
-        let masters = self.0.iter().map(|server| {
-            (server.url(), Arc::new(Self::master(server)) as Arc<dyn LockStore>)
-        });
+        let masters = self
+            .0
+            .iter()
+            .map(|server| (server.url(), Arc::new(Self::master(server)) as Arc<dyn LockStore>));
         Arc::new(QuorumStore::of(masters).unwrap())
     }
 

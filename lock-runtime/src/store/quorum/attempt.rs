@@ -31,6 +31,16 @@ pub(super) struct Wanted {
     pub(super) tell_remaining: bool,
 }
 
+/// The masters to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whom {
+    All,
+    /// The first one that is open. The others count as if they owed an answer.
+    First,
+    /// All but this one, whose vote is there already.
+    AllBut(usize),
+}
+
 /// Who has a key, as a master has said.
 #[derive(Debug)]
 pub(super) struct Seen {
@@ -127,14 +137,13 @@ impl Quorum {
         majority(self.masters.len())
     }
 
-    /// Asks all masters that are open for their votes, but for one that has given its vote before, and
-    /// returns as soon as the answers decide. The requests that are not answered by then are returned as
-    /// well.
+    /// Asks masters that are open for their votes, and returns as soon as the answers decide. The requests
+    /// that are not answered by then are returned as well.
     pub(super) async fn ask_masters(
         self: &Arc<Self>,
         ballot: &Arc<Ballot>,
         wanted: Wanted,
-        kept: Option<usize>,
+        whom: Whom,
     ) -> (Count, Tally, Requests<Answer>) {
         let mut tally = Tally::of(self.masters.len());
         let mut asking = Asking {
@@ -143,8 +152,11 @@ impl Quorum {
             began: self.host.now(),
         };
         for (at, master) in self.masters.iter().enumerate() {
-            if kept == Some(at) {
+            if whom == Whom::AllBut(at) {
                 tally.set(at, Vote::Granted);
+            } else if whom == Whom::First && !asking.requests.is_empty() {
+                // Asked next, if the first one gives its vote.
+                tally.set(at, Vote::Asked);
             } else if !master.is_open() {
                 if let Some(place) = tally.failures.get_mut(at) {
                     *place = master.reason();
@@ -159,16 +171,12 @@ impl Quorum {
         let mut is_late = false;
         loop {
             let counted = count(&tally.votes);
-            if counted != Count::Open || asking.requests.is_empty() {
+            if counted != Count::Open || asking.requests.is_empty() || is_late {
                 let requests = std::mem::take(&mut asking.requests);
                 return (counted, tally, requests);
             }
-            let answers = if is_late {
-                None
-            } else {
-                let left = limit.saturating_sub(self.host.now().since(asking.began));
-                answers_within(&self.host, timer, left, &mut asking.requests).await
-            };
+            let left = limit.saturating_sub(self.host.now().since(asking.began));
+            let answers = answers_within(&self.host, timer, left, &mut asking.requests).await;
             let Some(answers) = answers else {
                 // They are skipped from now on, so a silent master delays one call.
                 is_late = true;

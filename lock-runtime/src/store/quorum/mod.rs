@@ -35,11 +35,11 @@ use futures_util::future::join_all;
 use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
-use self::attempt::Wanted;
+use self::attempt::{Wanted, Whom};
 use self::ballot::Ballots;
 use self::count::Count;
 use self::master::Master;
-use crate::host::{Host, Timer};
+use crate::host::{Host, Moment, Timer};
 use crate::key::KeyProblem;
 use crate::store::abandon::{Abandoned, Tracked};
 use crate::store::access::Access;
@@ -51,7 +51,9 @@ use crate::store::{
     StoreError, StoreFuture,
 };
 
-/// The number of keys whose busy master is remembered.
+/// The time for which a key that was busy counts as wanted by others.
+const BUSY_FOR: Duration = Duration::from_secs(1);
+/// The number of keys of which that is remembered.
 const REMEMBERED_KEYS: usize = 1024;
 /// The time for which a call with the first vote asks for the others again, before it waits in the queue of
 /// the master where the lock is busy.
@@ -75,8 +77,8 @@ struct Quorum {
     /// `true` if all masters live in this process.
     is_immediate: bool,
     ballots: Ballots,
-    /// The master where each key was seen busy last, if that was not the first.
-    busy: Mutex<HashMap<Box<str>, usize>>,
+    /// The master where each key was seen busy last, and when.
+    busy: Mutex<HashMap<Box<str>, (usize, Moment)>>,
     /// Notified when a master can vote again, or can no longer.
     changed: Notify,
     /// The number of calls that wait in a queue.
@@ -179,23 +181,29 @@ impl Quorum {
         }
     }
 
+    /// Returns the master where the key was busy last, if that was not long ago.
     fn busy_at(&self, key: &str) -> Option<usize> {
+        let now = self.host.now();
         let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        busy.get(key).copied()
+        let (at, seen) = *busy.get(key)?;
+        (now.since(seen) < BUSY_FOR).then_some(at)
     }
 
     /// Remembers where a call that finds the key busy has to wait.
     fn note_busy(&self, key: &str, at: usize) {
-        let first = self.masters.iter().position(|master| master.is_open());
+        let now = self.host.now();
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        if first == Some(at) {
-            busy.remove(key);
+        if let Some(known) = busy.get_mut(key) {
+            *known = (at, now);
             return;
+        }
+        if busy.len() >= REMEMBERED_KEYS {
+            busy.retain(|_, (_, seen)| now.since(*seen) < BUSY_FOR);
         }
         if busy.len() >= REMEMBERED_KEYS {
             busy.clear();
         }
-        busy.insert(key.into(), at);
+        busy.insert(key.into(), (at, now));
     }
 
     async fn acquire(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
@@ -249,12 +257,27 @@ impl Quorum {
         }
         let now = self.host.now();
         let ballot = self.ballots.enter(keys, value, self.masters.len(), now, wanted.ttl);
-        let (mut counted, mut tally, mut late) = self.ask_masters(&ballot, wanted, None).await;
+        // Where others want the lock, asks the first master alone at first: a call that is going to wait does
+        // not take votes from the one that has the first vote.
+        let is_wanted = keys.iter().any(|key| self.busy_at(key).is_some()) && ballot.stood_at().is_none();
+        let whom = if is_wanted { Whom::First } else { Whom::All };
+        let (mut counted, mut tally, mut late) = self.ask_masters(&ballot, wanted, whom).await;
+        let mut first = tally.first_granted().filter(|_| ballot.stood_at().is_none());
+        if whom == Whom::First && counted == Count::Open {
+            let next = first.map_or(Whom::All, Whom::AllBut);
+            let fence = first.and_then(|first| tally.fence_of(first));
+            if let Some(first) = first {
+                ballot.stand_at(first);
+            }
+            (counted, tally, late) = self.ask_masters(&ballot, wanted, next).await;
+            match first {
+                Some(first) => tally.add_fence(first, fence),
+                None => first = tally.first_granted(),
+            }
+        }
         // Calls that ask at the same time may share the votes. The one with the first vote keeps that and
         // asks again, and the others give theirs back.
-        let kept = tally
-            .first_granted()
-            .filter(|_| !self.is_immediate && ballot.stood_at().is_none());
+        let kept = first.filter(|_| !self.is_immediate);
         if let Some(first) = kept {
             let fence = tally.fence_of(first);
             let until = self.host.now().after(SPLIT_FOR.min(wanted.ttl / 2));
@@ -266,7 +289,7 @@ impl Quorum {
                 self.give_back(&ballot, &tally, late, Some(first), wanted.ttl).await;
                 self.host.sleep(self.timer(), self.pause(round)).await;
                 ballot.begin_round(round);
-                (counted, tally, late) = self.ask_masters(&ballot, wanted, Some(first)).await;
+                (counted, tally, late) = self.ask_masters(&ballot, wanted, Whom::AllBut(first)).await;
                 tally.add_fence(first, fence);
             }
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Quorum;
-use super::attempt::Wanted;
+use super::attempt::{Wanted, Whom};
 use super::count::{Count, Vote};
 use crate::store::{QueueOutcome, QueueRequest, StoreError};
 
@@ -118,7 +118,7 @@ impl Quorum {
                 fence: request.fence,
                 tell_remaining: false,
             };
-            let (counted, mut tally, late) = self.ask_masters(&ballot, wanted, Some(at)).await;
+            let (counted, mut tally, late) = self.ask_masters(&ballot, wanted, Whom::AllBut(at)).await;
             if counted == Count::Won {
                 ballot.keep(late);
                 let others = tally.votes.iter().enumerate();
@@ -136,6 +136,13 @@ impl Quorum {
                 return Ok(QueueOutcome::Granted { fence, since });
             }
             self.give_back(&ballot, &tally, late, Some(at), request.ttl).await;
+            if let Count::Busy(before) = counted
+                && before < at
+            {
+                // Others wait at an earlier master, so this call does as well.
+                self.note_busy(request.key, before);
+                break;
+            }
             if ballot.is_over() || request.clock.now() >= until {
                 break;
             }
