@@ -109,7 +109,7 @@ impl Drop for Asking<'_> {
         if self.requests.is_empty() || self.quorum.host.is_forked() {
             return;
         }
-        if self.quorum.host.now().since(self.began) >= OWING_FOR {
+        if self.quorum.now().since(self.began) >= OWING_FOR {
             for at in self.requests.owing() {
                 self.quorum.suspect(at);
             }
@@ -140,7 +140,7 @@ impl Quorum {
         let mut asking = Asking {
             quorum: self,
             requests: Requests::with_capacity(self.masters.len()),
-            began: self.host.now(),
+            began: self.now(),
         };
         for (at, master) in self.masters.iter().enumerate() {
             if kept == Some(at) {
@@ -166,7 +166,7 @@ impl Quorum {
             let answers = if is_late {
                 None
             } else {
-                let left = limit.saturating_sub(self.host.now().since(asking.began));
+                let left = limit.saturating_sub(self.now().since(asking.began));
                 answers_within(&self.host, timer, left, &mut asking.requests).await
             };
             let Some(answers) = answers else {

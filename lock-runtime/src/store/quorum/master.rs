@@ -49,7 +49,7 @@ impl Master {
     pub(super) fn is_open(&self) -> bool {
         let mut state = self.state();
         if let Some(until) = state.closed_until {
-            if self.access.host.now() < until {
+            if self.access.now() < until {
                 return false;
             }
             state.closed_until = None;
@@ -70,7 +70,7 @@ impl Master {
     /// Returns why it gives no vote at present.
     pub(super) fn reason(&self) -> Option<StoreError> {
         let state = self.state();
-        let left = state.closed_until.map(|until| until.since(self.access.host.now()));
+        let left = state.closed_until.map(|until| until.since(self.access.now()));
         match left.filter(|left| !left.is_zero()) {
             Some(left) => Some(StoreError::closed(left)),
             None => state.down.clone(),
@@ -82,7 +82,7 @@ impl Master {
     fn note(&self, error: &StoreError) -> bool {
         let mut state = self.state();
         if let Some(left) = error.opens_in() {
-            state.closed_until = Some(self.access.host.now().after(left));
+            state.closed_until = Some(self.access.now().after(left));
             return true;
         }
         // A lasting refusal may concern one key, or one command.
@@ -131,7 +131,7 @@ impl Quorum {
                         state.down = match answer {
                             Err(error) if error.opens_in().is_none() => Some(error),
                             Err(error) => {
-                                state.closed_until = error.opens_in().map(|left| host.now().after(left));
+                                state.closed_until = error.opens_in().map(|left| master.access.now().after(left));
                                 None
                             }
                             Ok(()) => None,

@@ -22,6 +22,8 @@ mod master;
 mod operators;
 mod queue;
 mod requests;
+#[cfg(test)]
+mod tests;
 pub(crate) mod url;
 
 use std::collections::HashMap;
@@ -39,7 +41,7 @@ use self::attempt::Wanted;
 use self::ballot::Ballots;
 use self::count::Count;
 use self::master::Master;
-use crate::host::{Host, Timer};
+use crate::host::{Clock, Host, Moment, Timer, TokioClock};
 use crate::key::KeyProblem;
 use crate::store::abandon::{Abandoned, Tracked};
 use crate::store::access::Access;
@@ -71,7 +73,11 @@ struct Quorum {
     /// In the order in which all processes name them.
     masters: Box<[Arc<Master>]>,
     response_timeout: Duration,
-    /// `true` if all masters live in this process.
+    /// The clock of all waits: tokio's if all masters live in this process.
+    clock: Arc<dyn Clock>,
+    /// `true` if waits follow the clock of the caller's runtime while that clock is paused.
+    follows_paused_clocks: bool,
+    /// `true` if all masters answer without waiting.
     is_immediate: bool,
     ballots: Ballots,
     /// The master where each key was seen busy last, if that was not the first.
@@ -115,35 +121,13 @@ impl QuorumStore {
         check_number(masters.len())?;
         host.start().map_err(StoreError::permanent)?;
         let is_immediate = masters.iter().all(|(_, store)| store.release_is_immediate());
-        let place = masters.iter().map(|(_, store)| store.place().map(str::to_owned));
-        let place: Option<Vec<_>> = place.collect();
-        let place = place.map(|mut places| {
-            places.sort_unstable();
-            places.join(",")
-        });
-        let master =
-            |(name, store): (String, _)| Master::new(name, Access::new(host.clone(), store, None, response_timeout));
-        let masters: Box<[_]> = masters.into_iter().map(master).collect();
-        let (health, _) = watch::channel(Vec::new());
-        let quorum = Arc::new(Quorum {
-            host: host.clone(),
-            masters,
-            response_timeout,
-            is_immediate,
-            ballots: Ballots::default(),
-            busy: Mutex::default(),
-            changed: Notify::new(),
-            waiting: AtomicUsize::new(0),
-            is_calling: AtomicBool::new(false),
-            cleaning: Tracked {
-                held: TaskTracker::new(),
-                unanswered: TaskTracker::new(),
-            },
-            place,
-            health,
-        });
+        Ok(Self::start(Quorum::of(host, masters, response_timeout, is_immediate)))
+    }
+
+    fn start(quorum: Quorum) -> Self {
+        let quorum = Arc::new(quorum);
         quorum.follow_health();
-        Ok(Self(quorum))
+        Self(quorum)
     }
 }
 
@@ -162,8 +146,54 @@ fn check_number(masters: usize) -> Result<(), StoreError> {
 }
 
 impl Quorum {
+    fn of(
+        host: &Host,
+        masters: Vec<(String, Arc<dyn LockStore>)>,
+        response_timeout: Duration,
+        is_immediate: bool,
+    ) -> Self {
+        let follows_paused_clocks = masters.iter().all(|(_, store)| store.release_is_immediate());
+        let place = masters.iter().map(|(_, store)| store.place().map(str::to_owned));
+        let place: Option<Vec<_>> = place.collect();
+        let place = place.map(|mut places| {
+            places.sort_unstable();
+            places.join(",")
+        });
+        let master =
+            |(name, store): (String, _)| Master::new(name, Access::new(host.clone(), store, None, response_timeout));
+        let masters: Box<[_]> = masters.into_iter().map(master).collect();
+        let (health, _) = watch::channel(Vec::new());
+        Self {
+            host: host.clone(),
+            masters,
+            response_timeout,
+            clock: if follows_paused_clocks {
+                Arc::new(TokioClock)
+            } else {
+                host.clock()
+            },
+            follows_paused_clocks,
+            is_immediate,
+            ballots: Ballots::default(),
+            busy: Mutex::default(),
+            changed: Notify::new(),
+            waiting: AtomicUsize::new(0),
+            is_calling: AtomicBool::new(false),
+            cleaning: Tracked {
+                held: TaskTracker::new(),
+                unanswered: TaskTracker::new(),
+            },
+            place,
+            health,
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
     fn timer(&self) -> Timer {
-        if self.is_immediate {
+        if self.follows_paused_clocks {
             Timer::of_tokio()
         } else {
             Timer::LockThread
@@ -235,7 +265,7 @@ impl Quorum {
         value: &HolderValue,
         wanted: Wanted,
     ) -> Result<AttemptAll, StoreError> {
-        let now = self.host.now();
+        let now = self.now();
         let ballot = self.ballots.enter(keys, value, self.masters.len(), now, wanted.ttl);
         let (mut counted, mut tally, mut late) = self.ask_masters(&ballot, wanted, None).await;
         // Calls that ask at the same time may share the votes. The one with the first vote keeps that and
@@ -245,9 +275,9 @@ impl Quorum {
             .filter(|_| !self.is_immediate && ballot.stood_at().is_none());
         if let Some(first) = kept {
             let fence = tally.fence_of(first);
-            let until = self.host.now().after(SPLIT_FOR.min(wanted.ttl / 2));
+            let until = self.now().after(SPLIT_FOR.min(wanted.ttl / 2));
             for round in 1.. {
-                if !matches!(counted, Count::Busy(_)) || ballot.is_over() || self.host.now() >= until {
+                if !matches!(counted, Count::Busy(_)) || ballot.is_over() || self.now() >= until {
                     break;
                 }
                 ballot.stand_at(first);
@@ -501,7 +531,7 @@ impl LockStore for QuorumStore {
     }
 
     fn release_is_immediate(&self) -> bool {
-        self.0.is_immediate
+        self.0.follows_paused_clocks
     }
 
     fn acquire_now(&self, request: &AcquireRequest<'_>) -> Option<Result<Attempt, StoreError>> {

@@ -78,7 +78,7 @@ impl Quorum {
             return Err(self.too_few(None));
         };
         let key = Arc::<str>::from(request.key);
-        let now = self.host.now();
+        let now = self.now();
         let ballot = self
             .ballots
             .enter(&[key], request.value, self.masters.len(), now, request.ttl);

@@ -1,0 +1,183 @@
+//! Held locks: renewals and checks by a majority, and the end of the validity.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::scripted::{Asked, Fate, MS, Op, PROMPT};
+use super::{Masters, of_op};
+
+const LEASE: Duration = Duration::from_secs(10);
+const OTHER: &str = "other:h:1:x";
+
+/// The end of a lease of 10 s, which drift makes 102 ms earlier.
+const VALID: Duration = Duration::from_millis(9898);
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_a_minority_answers_leaves_the_deadline() {
+    let masters = Masters::new(3);
+    let client = masters.client(0);
+    let began = Instant::now();
+    let guard = client.locks.lock("k").lease(LEASE).acquire().await.unwrap();
+    sleep(10 * MS).await;
+    for server in &masters.servers[1..] {
+        server.script(|asked: &Asked| if asked.op == Op::Renew { Fate::Lost } else { PROMPT });
+    }
+    let end = guard.lost().await;
+    assert!(end.is_lost(), "{end:?}");
+    let took = began.elapsed();
+    assert!(
+        (VALID - 5 * MS..=VALID + 5 * MS).contains(&took),
+        "ended after {took:?}"
+    );
+    let renewed = of_op(&masters.events(), Op::Renew);
+    assert!(
+        renewed.iter().any(|event| event.answer.contains("Owned")),
+        "{renewed:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_a_majority_answers_moves_the_deadline() {
+    let masters = Masters::new(3);
+    let client = masters.client(0);
+    let guard = client.locks.lock("k").lease(LEASE).acquire().await.unwrap();
+    sleep(10 * MS).await;
+    masters.servers[0].script(|asked: &Asked| if asked.op == Op::Renew { Fate::Lost } else { PROMPT });
+    sleep(5 * LEASE).await;
+    assert!(guard.is_held(), "{:?}", masters.events());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_a_minority_has_lost_does_not_end_the_lock_and_is_won_back() {
+    let masters = Masters::new(3);
+    let client = masters.client(0);
+    let guard = client.locks.lock("k").lease(LEASE).acquire().await.unwrap();
+    sleep(10 * MS).await;
+    for lost in 0..3 {
+        masters.servers[lost].flush();
+        sleep(LEASE).await;
+        assert!(guard.is_held(), "{:?}", masters.events());
+        assert_eq!(masters.votes("k", OTHER), [0, 1, 2]);
+    }
+    for server in &masters.servers[..2] {
+        server.flush();
+    }
+    let began = Instant::now();
+    assert!(guard.lost().await.is_lost());
+    assert!(began.elapsed() <= LEASE, "{:?}", began.elapsed());
+    drop(guard);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(masters.left("k"), [""; 0]);
+}
+
+/// The votes that make the majority arrive when the lease is over, less the drift.
+#[tokio::test(start_paused = true)]
+async fn no_body_begins_when_the_majority_is_reached_as_the_validity_ends() {
+    let lease = Duration::from_secs(2);
+    let valid = lease - lease / 100 - 2 * MS;
+    for (late, begins) in [(valid - 4 * MS, true), (valid + MS, false)] {
+        let masters = Masters::new(3);
+        let client = masters.client(0);
+        masters.servers[0].put("k", OTHER, 10 * lease);
+        // The vote of the second master is given at once, and the two make the majority.
+        masters.servers[2].kill();
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let body = {
+            let has_begun = Arc::clone(&has_begun);
+            async move { has_begun.store(true, Ordering::Relaxed) }
+        };
+        // The grant is told so late.
+        masters.servers[0].script(move |asked: &Asked| match asked.op {
+            Op::Queue => Fate::Trip(MS, late),
+            _ => PROMPT,
+        });
+        let request = client.locks.lock("k").lease(lease).wait(LEASE).renew(false);
+        let call = tokio::spawn(request.run(body));
+        sleep(50 * MS).await;
+        masters.servers[0].remove("k", OTHER);
+        sleep(late + 4 * MS).await;
+        let events = masters.events();
+        assert_eq!(has_begun.load(Ordering::Relaxed), begins, "{late:?}: {events:#?}");
+        drop(call);
+    }
+}
+
+/// A master forgets everything between the place in its queue and the grant.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_queue_is_flushed_goes_on() {
+    let masters = Masters::new(3);
+    let (holder, client) = (masters.client(0), masters.client(1));
+    let guard = holder.locks.lock("k").lease(LEASE).acquire().await.unwrap();
+    let request = client.locks.lock("k").lease(LEASE).wait(LEASE);
+    let call = tokio::spawn(async move { request.acquire().await });
+    sleep(50 * MS).await;
+    masters.servers[0].flush();
+    sleep(50 * MS).await;
+    assert!(!call.is_finished(), "two calls hold the lock");
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    let began = Instant::now();
+    let guard = call.await.unwrap().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    guard.release().await.unwrap();
+    sleep(Duration::from_secs(8)).await;
+    assert_eq!(masters.left("k"), [""; 0]);
+}
+
+/// The first master dies when it has handed the lock over, and its answer is lost with it.
+#[tokio::test(start_paused = true)]
+async fn a_call_goes_on_when_its_master_dies_between_two_steps() {
+    // Between the place and the hand-over, and between that and the votes of the others.
+    for dies_after in [Op::Queue, Op::Acquire] {
+        let masters = Masters::new(3);
+        let (holder, client) = (masters.client(0), masters.client(1));
+        let guard = holder.locks.lock("k").lease(LEASE).acquire().await.unwrap();
+        let request = client.locks.lock("k").lease(LEASE).wait(LEASE);
+        let call = tokio::spawn(async move { request.acquire().await });
+        sleep(50 * MS).await;
+        if dies_after == Op::Queue {
+            masters.servers[0].kill();
+        } else {
+            let first = Arc::clone(&masters.servers[0]);
+            masters.servers[1].script(move |asked: &Asked| {
+                if asked.op == Op::Acquire && asked.client == 1 {
+                    first.kill_soon();
+                }
+                PROMPT
+            });
+        }
+        let began = Instant::now();
+        guard.release().await.unwrap();
+        let guard = call.await.unwrap().unwrap();
+        assert!(
+            began.elapsed() < Duration::from_secs(2),
+            "{dies_after:?}: {:?}",
+            began.elapsed()
+        );
+        guard.release().await.unwrap();
+        masters.servers[0].start();
+        sleep(Duration::from_secs(12)).await;
+        assert_eq!(masters.left("k"), [""; 0], "{dies_after:?}");
+    }
+}
+
+/// A silent master delays one call, and not each.
+#[tokio::test(start_paused = true)]
+async fn a_silent_master_delays_calls_once() {
+    let masters = Masters::new(3);
+    let client = masters.client(0);
+    masters.servers[0].set_silent(true);
+    let mut took = Vec::new();
+    for _ in 0..10 {
+        let began = Instant::now();
+        let guard = client.locks.lock("k").lease(LEASE).wait(LEASE).acquire().await.unwrap();
+        took.push(began.elapsed());
+        guard.release().await.unwrap();
+    }
+    let delayed = took.iter().filter(|took| **took > 20 * MS).count();
+    assert!(delayed <= 1, "{took:?}");
+}
