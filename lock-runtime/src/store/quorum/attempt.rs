@@ -207,12 +207,13 @@ impl Quorum {
     }
 
     /// Returns the request to one master. Its receipt tells whether it was sent and answered.
-    fn request(&self, at: usize, ballot: &Arc<Ballot>, receipt: Arc<Receipt>, wanted: Wanted) -> Request<Answer> {
+    fn request(&self, at: usize, ballot: &Ballot, receipt: Arc<Receipt>, wanted: Wanted) -> Request<Answer> {
         let Some(master) = self.masters.get(at).cloned() else {
             return Box::pin(std::future::pending());
         };
         let value = ballot.value_at(at);
-        let ballot = Arc::clone(ballot);
+        // Not the ballot, which keeps the request if it is late.
+        let keys = Arc::clone(&ballot.keys);
         let Wanted {
             ttl,
             fence,
@@ -220,13 +221,13 @@ impl Quorum {
         } = wanted;
         Box::pin(async move {
             let store = &master.access.store;
-            let first = ballot.keys.first().map_or("", |key| &**key);
+            let first = keys.first().map_or("", |key| &**key);
             if let Some(room) = store.room(Limited::Acquires, first, Duration::MAX)
                 && let Err(error) = room.await
             {
                 return Answer::Failed(error);
             }
-            let answer = if let [key] = &*ballot.keys {
+            let answer = if let [key] = &*keys {
                 let request = AcquireRequest {
                     key,
                     value: &value,
@@ -246,7 +247,7 @@ impl Quorum {
                 })
             } else {
                 let request = AcquireAllRequest {
-                    keys: &ballot.keys,
+                    keys: &keys,
                     value: &value,
                     former: None,
                     keep: false,

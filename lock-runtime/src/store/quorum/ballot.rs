@@ -32,7 +32,7 @@ pub(super) enum Answer {
 /// The votes under one value of the runtime.
 #[derive(Debug)]
 pub(super) struct Ballot {
-    pub(super) keys: Box<[Arc<str>]>,
+    pub(super) keys: Arc<[Arc<str>]>,
     state: Mutex<State>,
 }
 

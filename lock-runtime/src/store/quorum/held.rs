@@ -235,7 +235,7 @@ impl Quorum {
 
     pub(super) fn given_up(&self, ballot: &Ballot, at: usize, receipt: Option<&Receipt>, ttl: Duration) -> Abandoned {
         Abandoned {
-            keys: ballot.keys.clone(),
+            keys: ballot.keys.iter().cloned().collect(),
             value: ballot.value_at(at),
             ttl,
             queued: None,

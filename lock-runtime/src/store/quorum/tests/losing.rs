@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::scripted::{Asked, Fate, MS, Op, PROMPT};
 use super::{Masters, of_op};
+use crate::store::StoreError;
 
 const LEASE: Duration = Duration::from_secs(10);
 const OTHER: &str = "other:h:1:x";
@@ -180,4 +181,22 @@ async fn a_silent_master_delays_calls_once() {
     }
     let delayed = took.iter().filter(|took| **took > 20 * MS).count();
     assert!(delayed <= 1, "{took:?}");
+}
+
+/// A request that was not answered before the lock was released is dropped with it.
+#[tokio::test(start_paused = true)]
+async fn a_released_lock_is_forgotten_though_a_master_never_answered() {
+    let masters = Masters::new(3);
+    let client = masters.client(0);
+    masters.servers[2].script(|asked: &Asked| if asked.op == Op::Acquire { Fate::Lost } else { PROMPT });
+    let guard = client.locks.lock("k").lease(LEASE).acquire().await.unwrap();
+    let value = masters.servers[0].held("k").0.remove(0);
+    let ballot = Arc::downgrade(&client.store.0.ballots.get("k", &value).unwrap());
+    client
+        .store
+        .0
+        .has_failed(2, &StoreError::transient("connection refused"));
+    guard.release().await.unwrap();
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(ballot.strong_count(), 0, "its votes are remembered for ever");
 }
