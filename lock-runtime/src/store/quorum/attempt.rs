@@ -291,12 +291,19 @@ impl Quorum {
     ) {
         let mut releases = Vec::new();
         for at in (0..self.masters.len()).filter(|at| kept != Some(*at)) {
-            let Some(receipt) = ballot.asked(at) else { continue };
+            let had = ballot.had(at);
+            let receipt = ballot.asked(at).or_else(|| had.then(Arc::default));
+            let Some(receipt) = receipt else { continue };
             let request = requests.take(at);
-            let may_hold = tally.vote(at) == Vote::Granted || receipt.unanswered_on().is_some();
+            // One that is busy has released what the value had there.
+            let may_hold = match tally.vote(at) {
+                Vote::Granted => true,
+                Vote::Busy => false,
+                Vote::None | Vote::Asked => had || receipt.unanswered_on().is_some(),
+            };
             if request.is_some() || may_hold {
                 let given_up = self.given_up(ballot, at, Some(&receipt), ttl);
-                releases.push(Arc::clone(self).take_vote_back(at, request, receipt, given_up));
+                releases.push(Arc::clone(self).take_vote_back(at, request, receipt, given_up, had));
             }
         }
         if releases.is_empty() {
@@ -324,6 +331,7 @@ impl Quorum {
         request: Option<Request<Answer>>,
         receipt: Arc<Receipt>,
         mut given_up: Abandoned,
+        had: bool,
     ) {
         let Some(master) = self.masters.get(at) else { return };
         let timer = self.timer();
@@ -332,7 +340,8 @@ impl Quorum {
                 Some(Answer::Busy { .. }) => return,
                 Some(Answer::Failed(error)) => {
                     self.has_failed(at, &error);
-                    if receipt.connection().is_none() || error.effect() == Effect::None {
+                    let has_taken = receipt.connection().is_some() && error.effect() != Effect::None;
+                    if !has_taken && !had {
                         return;
                     }
                 }

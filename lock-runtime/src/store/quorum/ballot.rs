@@ -49,6 +49,8 @@ struct State {
     first: HolderValue,
     /// The request that each master was asked by under the present value.
     asked: Box<[Option<Arc<Receipt>>]>,
+    /// The masters that had some of the keys before the attempt.
+    had: Box<[bool]>,
     /// The requests that had not been answered when the lock was granted.
     late: Requests<Answer>,
     /// The masters at which a lost vote is being won back.
@@ -79,6 +81,7 @@ impl Ballot {
                 value: value.clone(),
                 first: value.clone(),
                 asked: (0..masters).map(|_| None).collect(),
+                had: (0..masters).map(|_| false).collect(),
                 late: Requests::default(),
                 returning: (0..masters).map(|_| false).collect(),
                 released: 0,
@@ -101,6 +104,10 @@ impl Ballot {
         state.stood_at = before.stood_at;
         state.value = before.value.clone();
         state.asked = before.asked.clone();
+        let asked = before.asked.iter().enumerate();
+        state.had = asked
+            .map(|(at, asked)| asked.is_some() || before.stood_at == Some(at))
+            .collect();
         (state.ttl, state.forget_at) = (before.ttl, before.forget_at);
         drop(state);
         ballot
@@ -159,6 +166,11 @@ impl Ballot {
     /// Returns the request that a master was asked by last.
     pub(super) fn asked(&self, at: usize) -> Option<Arc<Receipt>> {
         self.state().asked.get(at).cloned().flatten()
+    }
+
+    /// Returns `true` if a master may have had some of the keys before the attempt.
+    pub(super) fn had(&self, at: usize) -> bool {
+        self.state().had.get(at).copied().unwrap_or_default()
     }
 
     /// Begins another round, after the votes of all masters but the one of [`stood_at`](Self::stood_at)

@@ -200,3 +200,33 @@ async fn a_released_lock_is_forgotten_though_a_master_never_answered() {
     sleep(Duration::from_secs(20)).await;
     assert_eq!(ballot.strong_count(), 0, "its votes are remembered for ever");
 }
+
+/// A call for several keys that was handed one of them, and finds another one busy by then, while a master does not
+/// take its request.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_was_handed_over_is_given_back_at_every_master() {
+    for refuses in 0..3 {
+        let masters = Masters::new(3);
+        let client = masters.client(0);
+        for server in &masters.servers {
+            server.put("k", OTHER, 60 * LEASE);
+        }
+        let request = client.locks.lock_all(["j", "k"]).lease(60 * LEASE).wait(60 * LEASE);
+        let call = tokio::spawn(async move { request.acquire().await });
+        sleep(50 * MS).await;
+        // From its second request for both on.
+        let mut asked_for_one = false;
+        masters.servers[refuses].script(move |asked: &Asked| {
+            let refuses = asked.op == Op::AcquireAll && (asked_for_one || refuses == 0);
+            asked_for_one |= asked.op == Op::Acquire;
+            if refuses { Fate::Refused } else { PROMPT }
+        });
+        for server in masters.servers.iter().rev() {
+            server.put("j", OTHER, 60 * LEASE);
+            server.remove("k", OTHER);
+        }
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(masters.left("k"), [""; 0], "{refuses}: {:#?}", masters.events());
+        drop(call);
+    }
+}
