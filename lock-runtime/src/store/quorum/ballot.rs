@@ -268,7 +268,8 @@ impl Table {
     fn sweep(&mut self, now: Moment) {
         if self.by_value.len() >= self.sweep_at.max(SWEEP_AT) {
             self.by_value.retain(|_, ballots| {
-                ballots.retain(|ballot| ballot.state().forget_at > now);
+                // A call that waits in a queue refers to its own.
+                ballots.retain(|ballot| Arc::strong_count(ballot) > 1 || ballot.state().forget_at > now);
                 !ballots.is_empty()
             });
             self.sweep_at = self.by_value.len() * 2;
@@ -359,5 +360,19 @@ mod tests {
         }
         let left = ballots.table().by_value.len();
         assert!(left <= SWEEP_AT, "{left} ballots");
+    }
+
+    #[test]
+    fn the_ballot_of_a_call_that_waits_for_long_is_not_forgotten() {
+        let ballots = Ballots::default();
+        let lease = Duration::from_secs(1);
+        let enter = |number: u64| {
+            let now = Moment::from_nanos(0).after(Duration::from_secs(number));
+            ballots.enter(&["k".into()], &HolderValue::of(number.to_string()), 3, now, lease)
+        };
+        let waits = enter(0);
+        (1..1_000).for_each(|number| drop(enter(number)));
+        let known = ballots.get("k", "0");
+        assert!(known.is_some_and(|known| Arc::ptr_eq(&known, &waits)));
     }
 }

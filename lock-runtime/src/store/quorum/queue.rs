@@ -104,6 +104,7 @@ impl Quorum {
             }
             other => return other,
         };
+        ballot.remember(self.now(), request.ttl);
         // From here on the lock thread may take the lock back, if the call is not polled.
         request.receipt.taking(true);
         let timer = self.timer();
