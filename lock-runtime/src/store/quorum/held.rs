@@ -205,7 +205,15 @@ impl Quorum {
         let timer = self.timer();
         let returns = async move {
             let value = ballot.value_at(at);
-            if let Some(receipt) = ballot.ask(at) {
+            let has_answered = match ballot.late(at) {
+                Some(late) => quorum
+                    .host
+                    .timeout(timer, quorum.response_timeout, late)
+                    .await
+                    .is_some(),
+                None => true,
+            };
+            if has_answered && let Some(receipt) = ballot.ask(at) {
                 let request = AcquireRequest {
                     key: &key,
                     value: &value,

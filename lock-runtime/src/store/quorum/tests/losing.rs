@@ -230,3 +230,23 @@ async fn a_key_that_was_handed_over_is_given_back_at_every_master() {
         drop(call);
     }
 }
+
+/// The third master refuses at first, since another holder has it for a moment, and that answer is late.
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_was_won_back_is_released_though_the_first_answer_was_late() {
+    let masters = Masters::new(3);
+    let client = masters.client(0);
+    masters.servers[2].put("k", OTHER, LEASE);
+    masters.servers[2].script(|asked: &Asked| match asked.op {
+        Op::Acquire => Fate::Trip(MS, 100 * MS),
+        _ => PROMPT,
+    });
+    let guard = client.locks.lock("k").lease(LEASE).acquire().await.unwrap();
+    sleep(5 * MS).await;
+    masters.servers[2].remove("k", OTHER);
+    sleep(LEASE).await;
+    assert_eq!(masters.votes("k", OTHER), [0, 1, 2], "{:?}", masters.events());
+    guard.release().await.unwrap();
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(masters.left("k"), [""; 0], "{:?}", masters.events());
+}
