@@ -137,6 +137,13 @@ impl Quorum {
                 return Ok(QueueOutcome::Granted { fence, since });
             }
             self.give_back(&ballot, &tally, late, Some(at), request.ttl).await;
+            // Whoever has an earlier master may need this one.
+            if let Count::Busy(earlier) = counted
+                && earlier < at
+            {
+                self.note_busy(request.key, earlier);
+                break;
+            }
             if ballot.is_over() || request.clock.now() >= until {
                 break;
             }

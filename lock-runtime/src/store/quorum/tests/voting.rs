@@ -256,3 +256,42 @@ async fn tokens_grow_though_a_master_dies_between_the_votes_and_the_second_phase
     sleep(Duration::from_secs(8)).await;
     assert_eq!(masters.left("k"), [""; 0]);
 }
+
+/// Waits at the second master, where the lock was busy, and is handed it while the first one is busy by now: it
+/// does not keep the later vote while it waits for the earlier one.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_handed_a_later_master_leaves_it_to_who_has_an_earlier_one() {
+    let masters = Masters::new(3);
+    let (client, other) = (masters.client(0), masters.client(1));
+    // A holder whose first master was out of reach.
+    masters.servers[1].put("k", OTHER, 60 * LEASE);
+    masters.servers[2].put("k", OTHER, 60 * LEASE);
+    let request = client.locks.lock("k").lease(LEASE).wait(LEASE);
+    let waits = tokio::spawn(async move { request.acquire().await });
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(
+        masters.servers[1].held("k").1,
+        1,
+        "it waits at the second master: {:?}",
+        masters.left("k")
+    );
+    // Another one got the first master meanwhile, and the third is down.
+    masters.servers[2].kill();
+    masters.servers[0].put("k", "first:h:1:x", 60 * LEASE);
+    sleep(Duration::from_secs(1)).await;
+    let began = Instant::now();
+    masters.servers[1].remove("k", OTHER);
+    sleep(30 * MS).await;
+    let guard = other.locks.lock("j").lease(LEASE).acquire().await.unwrap();
+    assert_eq!(
+        masters.servers[1].held("k").0,
+        [""; 0],
+        "{:?} after {:?}",
+        masters.left("k"),
+        began.elapsed()
+    );
+    drop(guard);
+    masters.servers[0].remove("k", "first:h:1:x");
+    let guard = waits.await.unwrap().unwrap();
+    assert!(guard.is_held());
+}
