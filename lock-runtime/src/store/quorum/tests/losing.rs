@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::scripted::{Asked, Fate, MS, Op, PROMPT};
@@ -249,4 +250,36 @@ async fn a_vote_that_was_won_back_is_released_though_the_first_answer_was_late()
     guard.release().await.unwrap();
     sleep(Duration::from_secs(2)).await;
     assert_eq!(masters.left("k"), [""; 0], "{:?}", masters.events());
+}
+
+/// Calls that wait for a thousand locks at the first master, which dies.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_waiters_move_to_the_next_master_without_a_storm() {
+    const KEYS: usize = 1000;
+    let masters = Masters::new(3);
+    let client = masters.client(0);
+    let keys: Vec<_> = (0..KEYS).map(|key| key.to_string()).collect();
+    let mut calls = JoinSet::new();
+    for key in &keys {
+        for server in &masters.servers {
+            server.put(key, OTHER, 60 * LEASE);
+        }
+        let request = client.locks.lock(key).lease(LEASE).wait(LEASE);
+        calls.spawn(async move { request.acquire().await.unwrap() });
+    }
+    sleep(50 * MS).await;
+    masters.servers[0].kill();
+    sleep(Duration::from_secs(1)).await;
+    let asked = masters.events();
+    for server in masters.servers.iter().rev() {
+        keys.iter().for_each(|key| server.remove(key, OTHER));
+    }
+    let began = Instant::now();
+    let guards = calls.join_all().await;
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    let connects = of_op(&asked, Op::Connect).len();
+    assert!(connects <= 20, "{connects} connects");
+    // A place at each of two masters, and an attempt at each of three.
+    assert!(asked.len() <= 10 * KEYS, "{} requests", asked.len());
+    drop(guards);
 }

@@ -3,7 +3,6 @@
 //!
 //! A request that was sent is carried out also if its future is dropped, and those of one connection in their order.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -264,8 +263,9 @@ impl Link {
             return Err(StoreError::transient("connection refused"));
         }
         let fate = (server.state().script)(asked);
-        if matches!(fate, Fate::Refused) {
-            return Err(StoreError::transient("refused"));
+        match fate {
+            Fate::Refused => return Err(StoreError::transient("refused")),
+            _ => {}
         }
         if let Some(receipt) = receipt {
             receipt.sent_on(self.0.connection.load(Ordering::Relaxed));
@@ -564,15 +564,4 @@ impl LockStore for Link {
     fn release_is_immediate(&self) -> bool {
         true
     }
-}
-
-/// Counts what the masters did with requests of one kind.
-pub(super) fn counted(events: &[Event]) -> BTreeMap<(usize, String), usize> {
-    let mut counted = BTreeMap::new();
-    for event in events {
-        *counted
-            .entry((event.master, format!("{:?}", event.asked.op)))
-            .or_default() += 1;
-    }
-    counted
 }

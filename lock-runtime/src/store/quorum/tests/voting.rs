@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::scripted::{Asked, Fate, MS, Op, PROMPT};
 use super::{Judge, Masters, of_op};
+use crate::store::{FencingToken, HolderValue, LockStore};
 
 const LEASE: Duration = Duration::from_secs(10);
 /// The value of a holder in another process.
@@ -255,6 +256,35 @@ async fn tokens_grow_though_a_master_dies_between_the_votes_and_the_second_phase
     }
     sleep(Duration::from_secs(8)).await;
     assert_eq!(masters.left("k"), [""; 0]);
+}
+
+/// The masters' counters are apart, as after a step of a clock, and the one that is ahead dies.
+#[tokio::test(start_paused = true)]
+async fn tokens_grow_though_the_master_dies_that_gave_the_last_one() {
+    for ahead in 0..3 {
+        let masters = Masters::new(3);
+        let client = masters.client(0);
+        masters.servers[ahead].put("other", OTHER, LEASE);
+        let far = FencingToken::new(u64::MAX / 2);
+        let store = masters.servers[ahead].store();
+        store.raise_fence("other", &HolderValue::of(OTHER), far).await.unwrap();
+        let mut last = 0;
+        for round in 0..2 {
+            // A majority that has the master that is ahead in it, and then one without it.
+            let dead = if round == 0 { (ahead + 1) % 3 } else { ahead };
+            masters.servers[dead].kill();
+            let request = client.locks.lock("k").lease(LEASE).wait(LEASE).fencing();
+            let guard = request.acquire().await.unwrap();
+            let token = guard.fencing_token().await.unwrap().get();
+            assert!(token > last, "{token} after {last}");
+            last = token;
+            guard.release().await.unwrap();
+            if round == 0 {
+                masters.servers[dead].start();
+                sleep(Duration::from_secs(3)).await;
+            }
+        }
+    }
 }
 
 /// Waits at the second master, where the lock was busy, and is handed it while the first one is busy by now: it
