@@ -32,6 +32,12 @@ struct State {
     is_asked: bool,
 }
 
+impl State {
+    fn is_open(&self, now: Moment) -> bool {
+        self.down.is_none() && self.closed_until.is_none_or(|until| until <= now)
+    }
+}
+
 impl Master {
     pub(super) fn new(name: impl Into<Box<str>>, access: Access) -> Arc<Self> {
         Arc::new(Self {
@@ -47,14 +53,7 @@ impl Master {
 
     /// Returns `true` if it is in reach and gives votes.
     pub(super) fn is_open(&self) -> bool {
-        let mut state = self.state();
-        if let Some(until) = state.closed_until {
-            if self.access.now() < until {
-                return false;
-            }
-            state.closed_until = None;
-        }
-        state.down.is_none()
+        self.state().is_open(self.access.now())
     }
 
     /// Returns `true` if it is in reach. It may be closed.
@@ -77,19 +76,20 @@ impl Master {
         }
     }
 
-    /// Notes what an error tells of it. Returns `true` if it does not vote from now on, or is no longer
-    /// in reach.
+    /// Notes what an error tells of it. Returns `true` if it gave votes until now.
     fn note(&self, error: &StoreError) -> bool {
+        let now = self.access.now();
         let mut state = self.state();
+        let was_open = state.is_open(now);
         if let Some(left) = error.opens_in() {
-            state.closed_until = Some(self.access.now().after(left));
-            return true;
-        }
-        // A lasting refusal may concern one key, or one command.
-        if error.is_permanent() {
+            state.closed_until = Some(now.after(left));
+        } else if error.is_permanent() {
+            // A lasting refusal may concern one key, or one command.
             return false;
+        } else {
+            state.down = Some(error.clone());
         }
-        state.down.replace(error.clone()).is_none()
+        was_open
     }
 }
 
@@ -125,21 +125,22 @@ impl Quorum {
                 loop {
                     let answer = within(&host, timer, limit, master.access.store.connect()).await;
                     let Some(quorum) = quorum.upgrade() else { return };
-                    let (was_down, is_down) = {
+                    let (has_changed, is_down) = {
+                        let now = master.access.now();
                         let mut state = master.state();
-                        let was_down = state.down.is_some();
+                        let was_open = state.is_open(now);
                         state.down = match answer {
                             Err(error) if error.opens_in().is_none() => Some(error),
                             Err(error) => {
-                                state.closed_until = error.opens_in().map(|left| master.access.now().after(left));
+                                state.closed_until = error.opens_in().map(|left| now.after(left));
                                 None
                             }
                             Ok(()) => None,
                         };
                         state.is_asked = state.down.is_some();
-                        (was_down, state.is_asked)
+                        (was_open != state.is_open(now), state.is_asked)
                     };
-                    if was_down != is_down {
+                    if has_changed {
                         quorum.changed.notify_waiters();
                     }
                     if !is_down {

@@ -283,3 +283,27 @@ async fn a_thousand_waiters_move_to_the_next_master_without_a_storm() {
     assert!(asked.len() <= 10 * KEYS, "{} requests", asked.len());
     drop(guards);
 }
+
+/// The master in whose queue a call waits comes back empty, and gives no votes until it may.
+#[tokio::test(start_paused = true)]
+async fn a_call_leaves_the_queue_of_a_master_that_gives_no_votes() {
+    let masters = Masters::new(3);
+    let client = masters.client(0);
+    for server in &masters.servers {
+        server.put("k", OTHER, 60 * LEASE);
+    }
+    let request = client.locks.lock("k").lease(LEASE).wait(LEASE);
+    let call = tokio::spawn(async move { request.acquire().await.unwrap() });
+    sleep(50 * MS).await;
+    assert_eq!(masters.servers[0].held("k").1, 1);
+    masters.servers[0].script(|asked: &Asked| match asked.op {
+        Op::Release => PROMPT,
+        _ => Fate::Closed(60 * LEASE),
+    });
+    sleep(Duration::from_secs(1)).await;
+    let waiters: Vec<_> = masters.servers.iter().map(|server| server.held("k").1).collect();
+    assert_eq!(waiters, [0, 1, 0], "{:?}", masters.events());
+    masters.servers[2].remove("k", OTHER);
+    masters.servers[1].remove("k", OTHER);
+    call.await.unwrap().release().await.unwrap();
+}

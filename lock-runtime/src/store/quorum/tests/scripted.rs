@@ -51,6 +51,8 @@ pub(super) enum Fate {
     Lost,
     AnswerLost,
     Refused,
+    /// It gives no votes for so long.
+    Closed(Duration),
 }
 
 pub(super) const MS: Duration = Duration::from_millis(1);
@@ -265,6 +267,7 @@ impl Link {
         let fate = (server.state().script)(asked);
         match fate {
             Fate::Refused => return Err(StoreError::transient("refused")),
+            Fate::Closed(left) => return Err(StoreError::closed(left)),
             _ => {}
         }
         if let Some(receipt) = receipt {
