@@ -357,6 +357,7 @@ impl Quorum {
                 let receipt = ballot.asked(at);
                 let mut given_up = self.given_up(ballot, at, receipt.as_deref(), ballot.ttl());
                 given_up.keys = std::iter::once(Arc::from(request.key)).collect();
+                given_up.queued = request.queued.filter(|_| stood_at == Some(at));
                 self.abandon_at(at, given_up);
             }
             if ballot.has_released() {

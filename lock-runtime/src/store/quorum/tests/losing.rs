@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::scripted::{Asked, Fate, MS, Op, PROMPT};
 use super::{Masters, of_op};
-use crate::store::StoreError;
+use crate::host::{Clock, TokioClock};
+use crate::store::{ContentionSlot, HolderValue, LockStore, QueueRequest, Queued, Receipt, ReleaseRequest, StoreError};
 
 const LEASE: Duration = Duration::from_secs(10);
 const OTHER: &str = "other:h:1:x";
@@ -306,4 +307,46 @@ async fn a_call_leaves_the_queue_of_a_master_that_gives_no_votes() {
     masters.servers[2].remove("k", OTHER);
     masters.servers[1].remove("k", OTHER);
     call.await.unwrap().release().await.unwrap();
+}
+
+/// The release takes the value out of the queue once the master answers again.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_released_while_its_master_is_silent_is_given_up_there() {
+    let masters = Masters::new(3);
+    let client = masters.client(0);
+    masters.servers[0].put("k", OTHER, 60 * LEASE);
+    let value = HolderValue::of("waits:h:1:x");
+    let receipt = Receipt::default();
+    let request = QueueRequest {
+        key: "k",
+        value: &value,
+        ttl: LEASE,
+        fence: false,
+        clock: &(Arc::new(TokioClock) as Arc<dyn Clock>),
+        receipt: &receipt,
+        contention: &ContentionSlot::default(),
+    };
+    let waits = timeout(50 * MS, client.store.queue(&request)).await;
+    assert!(waits.is_err(), "{waits:?}");
+    assert_eq!(masters.servers[0].held("k").1, 1);
+    masters.servers[0].set_silent(true);
+    let release = ReleaseRequest {
+        key: "k",
+        value: &value,
+        keep: None,
+        unanswered_on: None,
+        elsewhere: false,
+        queued: Some(Queued {
+            ttl: LEASE,
+            fence: false,
+        }),
+        leave_free: None,
+        receipt: &Receipt::default(),
+    };
+    drop(client.store.release(&release).await);
+    masters.servers[0].kill();
+    masters.servers[0].set_silent(false);
+    masters.servers[0].start();
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(masters.servers[0].held("k").1, 0, "{:?}", masters.events());
 }
