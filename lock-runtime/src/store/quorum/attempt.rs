@@ -119,7 +119,7 @@ impl Drop for Asking<'_> {
         if self.requests.is_empty() || self.quorum.host.is_forked() {
             return;
         }
-        if self.quorum.host.now().since(self.began) >= OWING_FOR {
+        if self.quorum.now().since(self.began) >= OWING_FOR {
             for at in self.requests.owing() {
                 self.quorum.suspect(at);
             }
@@ -149,7 +149,7 @@ impl Quorum {
         let mut asking = Asking {
             quorum: self,
             requests: Requests::with_capacity(self.masters.len()),
-            began: self.host.now(),
+            began: self.now(),
         };
         for (at, master) in self.masters.iter().enumerate() {
             if whom == Whom::AllBut(at) {
@@ -175,7 +175,7 @@ impl Quorum {
                 let requests = std::mem::take(&mut asking.requests);
                 return (counted, tally, requests);
             }
-            let left = limit.saturating_sub(self.host.now().since(asking.began));
+            let left = limit.saturating_sub(self.now().since(asking.began));
             let answers = answers_within(&self.host, timer, left, &mut asking.requests).await;
             let Some(answers) = answers else {
                 // They are skipped from now on, so a silent master delays one call.
@@ -215,12 +215,13 @@ impl Quorum {
     }
 
     /// Returns the request to one master. Its receipt tells whether it was sent and answered.
-    fn request(&self, at: usize, ballot: &Arc<Ballot>, receipt: Arc<Receipt>, wanted: Wanted) -> Request<Answer> {
+    fn request(&self, at: usize, ballot: &Ballot, receipt: Arc<Receipt>, wanted: Wanted) -> Request<Answer> {
         let Some(master) = self.masters.get(at).cloned() else {
             return Box::pin(std::future::pending());
         };
         let value = ballot.value_at(at);
-        let ballot = Arc::clone(ballot);
+        // Not the ballot, which keeps the request if it is late.
+        let keys = Arc::clone(&ballot.keys);
         let Wanted {
             ttl,
             fence,
@@ -228,13 +229,13 @@ impl Quorum {
         } = wanted;
         Box::pin(async move {
             let store = &master.access.store;
-            let first = ballot.keys.first().map_or("", |key| &**key);
+            let first = keys.first().map_or("", |key| &**key);
             if let Some(room) = store.room(Limited::Acquires, first, Duration::MAX)
                 && let Err(error) = room.await
             {
                 return Answer::Failed(error);
             }
-            let answer = if let [key] = &*ballot.keys {
+            let answer = if let [key] = &*keys {
                 let request = AcquireRequest {
                     key,
                     value: &value,
@@ -254,7 +255,7 @@ impl Quorum {
                 })
             } else {
                 let request = AcquireAllRequest {
-                    keys: &ballot.keys,
+                    keys: &keys,
                     value: &value,
                     former: None,
                     keep: false,
@@ -298,12 +299,19 @@ impl Quorum {
     ) {
         let mut releases = Vec::new();
         for at in (0..self.masters.len()).filter(|at| kept != Some(*at)) {
-            let Some(receipt) = ballot.asked(at) else { continue };
+            let had = ballot.had(at);
+            let receipt = ballot.asked(at).or_else(|| had.then(Arc::default));
+            let Some(receipt) = receipt else { continue };
             let request = requests.take(at);
-            let may_hold = tally.vote(at) == Vote::Granted || receipt.unanswered_on().is_some();
+            // One that is busy has released what the value had there.
+            let may_hold = match tally.vote(at) {
+                Vote::Granted => true,
+                Vote::Busy => false,
+                Vote::None | Vote::Asked => had || receipt.unanswered_on().is_some(),
+            };
             if request.is_some() || may_hold {
                 let given_up = self.given_up(ballot, at, Some(&receipt), ttl);
-                releases.push(Arc::clone(self).take_vote_back(at, request, receipt, given_up));
+                releases.push(Arc::clone(self).take_vote_back(at, request, receipt, given_up, had));
             }
         }
         if releases.is_empty() {
@@ -331,6 +339,7 @@ impl Quorum {
         request: Option<Request<Answer>>,
         receipt: Arc<Receipt>,
         mut given_up: Abandoned,
+        had: bool,
     ) {
         let Some(master) = self.masters.get(at) else { return };
         let timer = self.timer();
@@ -339,7 +348,8 @@ impl Quorum {
                 Some(Answer::Busy { .. }) => return,
                 Some(Answer::Failed(error)) => {
                     self.has_failed(at, &error);
-                    if receipt.connection().is_none() || error.effect() == Effect::None {
+                    let has_taken = receipt.connection().is_some() && error.effect() != Effect::None;
+                    if !has_taken && !had {
                         return;
                     }
                 }

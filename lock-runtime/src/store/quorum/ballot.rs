@@ -32,7 +32,7 @@ pub(super) enum Answer {
 /// The votes under one value of the runtime.
 #[derive(Debug)]
 pub(super) struct Ballot {
-    pub(super) keys: Box<[Arc<str>]>,
+    pub(super) keys: Arc<[Arc<str>]>,
     state: Mutex<State>,
 }
 
@@ -49,6 +49,8 @@ struct State {
     first: HolderValue,
     /// The request that each master was asked by under the present value.
     asked: Box<[Option<Arc<Receipt>>]>,
+    /// The masters that had some of the keys before the attempt.
+    had: Box<[bool]>,
     /// The requests that had not been answered when the lock was granted.
     late: Requests<Answer>,
     /// The masters at which a lost vote is being won back.
@@ -79,6 +81,7 @@ impl Ballot {
                 value: value.clone(),
                 first: value.clone(),
                 asked: (0..masters).map(|_| None).collect(),
+                had: (0..masters).map(|_| false).collect(),
                 late: Requests::default(),
                 returning: (0..masters).map(|_| false).collect(),
                 released: 0,
@@ -101,6 +104,10 @@ impl Ballot {
         state.stood_at = before.stood_at;
         state.value = before.value.clone();
         state.asked = before.asked.clone();
+        let asked = before.asked.iter().enumerate();
+        state.had = asked
+            .map(|(at, asked)| asked.is_some() || before.stood_at == Some(at))
+            .collect();
         (state.ttl, state.forget_at) = (before.ttl, before.forget_at);
         drop(state);
         ballot
@@ -159,6 +166,11 @@ impl Ballot {
     /// Returns the request that a master was asked by last.
     pub(super) fn asked(&self, at: usize) -> Option<Arc<Receipt>> {
         self.state().asked.get(at).cloned().flatten()
+    }
+
+    /// Returns `true` if a master may have had some of the keys before the attempt.
+    pub(super) fn had(&self, at: usize) -> bool {
+        self.state().had.get(at).copied().unwrap_or_default()
     }
 
     /// Begins another round, after the votes of all masters but the one of [`stood_at`](Self::stood_at)
@@ -256,7 +268,8 @@ impl Table {
     fn sweep(&mut self, now: Moment) {
         if self.by_value.len() >= self.sweep_at.max(SWEEP_AT) {
             self.by_value.retain(|_, ballots| {
-                ballots.retain(|ballot| ballot.state().forget_at > now);
+                // A call that waits in a queue refers to its own.
+                ballots.retain(|ballot| Arc::strong_count(ballot) > 1 || ballot.state().forget_at > now);
                 !ballots.is_empty()
             });
             self.sweep_at = self.by_value.len() * 2;
@@ -347,5 +360,19 @@ mod tests {
         }
         let left = ballots.table().by_value.len();
         assert!(left <= SWEEP_AT, "{left} ballots");
+    }
+
+    #[test]
+    fn the_ballot_of_a_call_that_waits_for_long_is_not_forgotten() {
+        let ballots = Ballots::default();
+        let lease = Duration::from_secs(1);
+        let enter = |number: u64| {
+            let now = Moment::from_nanos(0).after(Duration::from_secs(number));
+            ballots.enter(&["k".into()], &HolderValue::of(number.to_string()), 3, now, lease)
+        };
+        let waits = enter(0);
+        (1..1_000).for_each(|number| drop(enter(number)));
+        let known = ballots.get("k", "0");
+        assert!(known.is_some_and(|known| Arc::ptr_eq(&known, &waits)));
     }
 }

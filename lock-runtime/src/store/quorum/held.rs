@@ -67,7 +67,7 @@ struct Round {
 
 impl Round {
     fn begin(quorum: &Arc<Quorum>, requests: &[RenewRequest]) -> Self {
-        let now = quorum.host.now();
+        let now = quorum.now();
         let ballots: Vec<_> = requests
             .iter()
             .map(|request| quorum.ballots.get(&request.key, request.value.as_str()))
@@ -137,11 +137,11 @@ impl Round {
 
     /// Waits for the answers that decide. Returns `false` if the time for them is over.
     async fn run(&mut self, until: impl Fn(&Self) -> bool) -> bool {
-        let began = self.quorum.host.now();
+        let began = self.quorum.now();
         let host = self.quorum.host.clone();
         let timer = self.quorum.timer();
         while !until(self) && !self.under_way.is_empty() {
-            let left = self.limit.saturating_sub(host.now().since(began));
+            let left = self.limit.saturating_sub(self.quorum.now().since(began));
             let Some(answers) = answers_within(&host, timer, left, &mut self.under_way).await else {
                 let owing: Vec<_> = self.under_way.owing().collect();
                 for at in owing {
@@ -205,7 +205,15 @@ impl Quorum {
         let timer = self.timer();
         let returns = async move {
             let value = ballot.value_at(at);
-            if let Some(receipt) = ballot.ask(at) {
+            let has_answered = match ballot.late(at) {
+                Some(late) => quorum
+                    .host
+                    .timeout(timer, quorum.response_timeout, late)
+                    .await
+                    .is_some(),
+                None => true,
+            };
+            if has_answered && let Some(receipt) = ballot.ask(at) {
                 let request = AcquireRequest {
                     key: &key,
                     value: &value,
@@ -235,7 +243,7 @@ impl Quorum {
 
     pub(super) fn given_up(&self, ballot: &Ballot, at: usize, receipt: Option<&Receipt>, ttl: Duration) -> Abandoned {
         Abandoned {
-            keys: ballot.keys.clone(),
+            keys: ballot.keys.iter().cloned().collect(),
             value: ballot.value_at(at),
             ttl,
             queued: None,
@@ -313,11 +321,11 @@ impl Quorum {
                 Ok::<_, StoreError>((released, is_settled))
             });
         }
-        let (timer, began) = (self.timer(), self.host.now());
+        let (timer, began) = (self.timer(), self.now());
         // The lease is not known here.
         let limit = self.patience(Duration::MAX);
         while !under_way.is_empty() {
-            let left = limit.saturating_sub(self.host.now().since(began));
+            let left = limit.saturating_sub(self.now().since(began));
             let Some(answers) = answers_within(&self.host, timer, left, &mut under_way).await else {
                 for at in under_way.owing() {
                     self.suspect(at);
@@ -349,6 +357,7 @@ impl Quorum {
                 let receipt = ballot.asked(at);
                 let mut given_up = self.given_up(ballot, at, receipt.as_deref(), ballot.ttl());
                 given_up.keys = std::iter::once(Arc::from(request.key)).collect();
+                given_up.queued = request.queued.filter(|_| stood_at == Some(at));
                 self.abandon_at(at, given_up);
             }
             if ballot.has_released() {
@@ -471,10 +480,10 @@ impl Quorum {
         under_way: &mut Requests<Result<T, StoreError>>,
         mut hear: impl FnMut(usize, T),
     ) {
-        let (timer, began) = (self.timer(), self.host.now());
+        let (timer, began) = (self.timer(), self.now());
         let limit = self.patience(Duration::MAX);
         while !under_way.is_empty() {
-            let left = limit.saturating_sub(self.host.now().since(began));
+            let left = limit.saturating_sub(self.now().since(began));
             let Some(answers) = answers_within(&self.host, timer, left, under_way).await else {
                 for at in under_way.owing() {
                     self.suspect(at);

@@ -48,6 +48,12 @@ impl Closed {
     }
 }
 
+impl State {
+    fn is_open(&self, now: Moment) -> bool {
+        self.down.is_none() && self.closed.is_none_or(|closed| closed.asked_again <= now)
+    }
+}
+
 impl Master {
     pub(super) fn new(name: impl Into<Box<str>>, access: Access) -> Arc<Self> {
         Arc::new(Self {
@@ -63,14 +69,7 @@ impl Master {
 
     /// Returns `true` if it is in reach and gives votes.
     pub(super) fn is_open(&self) -> bool {
-        let mut state = self.state();
-        if let Some(closed) = state.closed {
-            if self.access.host.now() < closed.asked_again {
-                return false;
-            }
-            state.closed = None;
-        }
-        state.down.is_none()
+        self.state().is_open(self.access.now())
     }
 
     /// Returns `true` if it is in reach. It may be closed.
@@ -86,26 +85,27 @@ impl Master {
     /// Returns why it gives no vote at present.
     pub(super) fn reason(&self) -> Option<StoreError> {
         let state = self.state();
-        let left = state.closed.map(|closed| closed.opens.since(self.access.host.now()));
+        let left = state.closed.map(|closed| closed.opens.since(self.access.now()));
         match left.filter(|left| !left.is_zero()) {
             Some(left) => Some(StoreError::closed(left)),
             None => state.down.clone(),
         }
     }
 
-    /// Notes what an error tells of it. Returns `true` if it does not vote from now on, or is no longer
-    /// in reach.
+    /// Notes what an error tells of it. Returns `true` if it gave votes until now.
     fn note(&self, error: &StoreError) -> bool {
+        let now = self.access.now();
         let mut state = self.state();
+        let was_open = state.is_open(now);
         if let Some(left) = error.opens_in() {
-            state.closed = Some(Closed::of(left, self.access.host.now()));
-            return true;
-        }
-        // A lasting refusal may concern one key, or one command.
-        if error.is_permanent() {
+            state.closed = Some(Closed::of(left, now));
+        } else if error.is_permanent() {
+            // A lasting refusal may concern one key, or one command.
             return false;
+        } else {
+            state.down = Some(error.clone());
         }
-        state.down.replace(error.clone()).is_none()
+        was_open
     }
 }
 
@@ -141,21 +141,22 @@ impl Quorum {
                 loop {
                     let answer = within(&host, timer, limit, master.access.store.connect()).await;
                     let Some(quorum) = quorum.upgrade() else { return };
-                    let (was_down, is_down) = {
+                    let (has_changed, is_down) = {
+                        let now = master.access.now();
                         let mut state = master.state();
-                        let was_down = state.down.is_some();
+                        let was_open = state.is_open(now);
                         state.down = match answer {
                             Err(error) if error.opens_in().is_none() => Some(error),
                             Err(error) => {
-                                state.closed = error.opens_in().map(|left| Closed::of(left, host.now()));
+                                state.closed = error.opens_in().map(|left| Closed::of(left, now));
                                 None
                             }
                             Ok(()) => None,
                         };
                         state.is_asked = state.down.is_some();
-                        (was_down, state.is_asked)
+                        (was_open != state.is_open(now), state.is_asked)
                     };
-                    if was_down != is_down {
+                    if has_changed {
                         quorum.changed.notify_waiters();
                     }
                     if !is_down {

@@ -22,6 +22,8 @@ mod master;
 mod operators;
 mod queue;
 mod requests;
+#[cfg(test)]
+mod tests;
 pub(crate) mod url;
 
 use std::collections::HashMap;
@@ -39,7 +41,7 @@ use self::attempt::{Wanted, Whom};
 use self::ballot::Ballots;
 use self::count::Count;
 use self::master::Master;
-use crate::host::{Host, Moment, Timer};
+use crate::host::{Clock, Host, Moment, Timer, TokioClock};
 use crate::key::KeyProblem;
 use crate::store::abandon::{Abandoned, Tracked};
 use crate::store::access::Access;
@@ -74,7 +76,11 @@ struct Quorum {
     masters: Box<[Arc<Master>]>,
     response_timeout: Duration,
     longest_lease: OnceLock<Duration>,
-    /// `true` if all masters live in this process.
+    /// The clock of all waits: tokio's if all masters live in this process.
+    clock: Arc<dyn Clock>,
+    /// `true` if waits follow the clock of the caller's runtime while that clock is paused.
+    follows_paused_clocks: bool,
+    /// `true` if all masters answer without waiting.
     is_immediate: bool,
     ballots: Ballots,
     /// The master where each key was seen busy last, and when.
@@ -118,36 +124,13 @@ impl QuorumStore {
         check_number(masters.len())?;
         host.start().map_err(StoreError::permanent)?;
         let is_immediate = masters.iter().all(|(_, store)| store.release_is_immediate());
-        let place = masters.iter().map(|(_, store)| store.place().map(str::to_owned));
-        let place: Option<Vec<_>> = place.collect();
-        let place = place.map(|mut places| {
-            places.sort_unstable();
-            places.join(",")
-        });
-        let master =
-            |(name, store): (String, _)| Master::new(name, Access::new(host.clone(), store, None, response_timeout));
-        let masters: Box<[_]> = masters.into_iter().map(master).collect();
-        let (health, _) = watch::channel(Vec::new());
-        let quorum = Arc::new(Quorum {
-            host: host.clone(),
-            masters,
-            response_timeout,
-            longest_lease: OnceLock::new(),
-            is_immediate,
-            ballots: Ballots::default(),
-            busy: Mutex::default(),
-            changed: Notify::new(),
-            waiting: AtomicUsize::new(0),
-            is_calling: AtomicBool::new(false),
-            cleaning: Tracked {
-                held: TaskTracker::new(),
-                unanswered: TaskTracker::new(),
-            },
-            place,
-            health,
-        });
+        Ok(Self::start(Quorum::of(host, masters, response_timeout, is_immediate)))
+    }
+
+    fn start(quorum: Quorum) -> Self {
+        let quorum = Arc::new(quorum);
         quorum.follow_health();
-        Ok(Self(quorum))
+        Self(quorum)
     }
 
     /// Refuses longer leases, since the masters stay closed for no longer after they may have forgotten
@@ -173,8 +156,55 @@ fn check_number(masters: usize) -> Result<(), StoreError> {
 }
 
 impl Quorum {
+    fn of(
+        host: &Host,
+        masters: Vec<(String, Arc<dyn LockStore>)>,
+        response_timeout: Duration,
+        is_immediate: bool,
+    ) -> Self {
+        let follows_paused_clocks = masters.iter().all(|(_, store)| store.release_is_immediate());
+        let place = masters.iter().map(|(_, store)| store.place().map(str::to_owned));
+        let place: Option<Vec<_>> = place.collect();
+        let place = place.map(|mut places| {
+            places.sort_unstable();
+            places.join(",")
+        });
+        let master =
+            |(name, store): (String, _)| Master::new(name, Access::new(host.clone(), store, None, response_timeout));
+        let masters: Box<[_]> = masters.into_iter().map(master).collect();
+        let (health, _) = watch::channel(Vec::new());
+        Self {
+            host: host.clone(),
+            masters,
+            response_timeout,
+            longest_lease: OnceLock::new(),
+            clock: if follows_paused_clocks {
+                Arc::new(TokioClock)
+            } else {
+                host.clock()
+            },
+            follows_paused_clocks,
+            is_immediate,
+            ballots: Ballots::default(),
+            busy: Mutex::default(),
+            changed: Notify::new(),
+            waiting: AtomicUsize::new(0),
+            is_calling: AtomicBool::new(false),
+            cleaning: Tracked {
+                held: TaskTracker::new(),
+                unanswered: TaskTracker::new(),
+            },
+            place,
+            health,
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
     fn timer(&self) -> Timer {
-        if self.is_immediate {
+        if self.follows_paused_clocks {
             Timer::of_tokio()
         } else {
             Timer::LockThread
@@ -183,7 +213,7 @@ impl Quorum {
 
     /// Returns the master where the key was busy last, if that was not long ago.
     fn busy_at(&self, key: &str) -> Option<usize> {
-        let now = self.host.now();
+        let now = self.now();
         let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, seen) = *busy.get(key)?;
         (now.since(seen) < BUSY_FOR).then_some(at)
@@ -191,7 +221,7 @@ impl Quorum {
 
     /// Remembers where a call that finds the key busy has to wait.
     fn note_busy(&self, key: &str, at: usize) {
-        let now = self.host.now();
+        let now = self.now();
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = busy.get_mut(key) {
             *known = (at, now);
@@ -255,7 +285,7 @@ impl Quorum {
         if !self.sees_majority() {
             return Err(self.too_few(None));
         }
-        let now = self.host.now();
+        let now = self.now();
         let ballot = self.ballots.enter(keys, value, self.masters.len(), now, wanted.ttl);
         // Where others want the lock, asks the first master alone at first: a call that is going to wait does
         // not take votes from the one that has the first vote.
@@ -280,9 +310,9 @@ impl Quorum {
         let kept = first.filter(|_| !self.is_immediate);
         if let Some(first) = kept {
             let fence = tally.fence_of(first);
-            let until = self.host.now().after(SPLIT_FOR.min(wanted.ttl / 2));
+            let until = self.now().after(SPLIT_FOR.min(wanted.ttl / 2));
             for round in 1.. {
-                if !matches!(counted, Count::Busy(_)) || ballot.is_over() || self.host.now() >= until {
+                if !matches!(counted, Count::Busy(_)) || ballot.is_over() || self.now() >= until {
                     break;
                 }
                 ballot.stand_at(first);
@@ -545,7 +575,7 @@ impl LockStore for QuorumStore {
     }
 
     fn release_is_immediate(&self) -> bool {
-        self.0.is_immediate
+        self.0.follows_paused_clocks
     }
 
     fn acquire_now(&self, request: &AcquireRequest<'_>) -> Option<Result<Attempt, StoreError>> {

@@ -78,7 +78,7 @@ impl Quorum {
             return Err(self.too_few(None));
         };
         let key = Arc::<str>::from(request.key);
-        let now = self.host.now();
+        let now = self.now();
         let ballot = self
             .ballots
             .enter(&[key], request.value, self.masters.len(), now, request.ttl);
@@ -104,6 +104,7 @@ impl Quorum {
             }
             other => return other,
         };
+        ballot.remember(self.now(), request.ttl);
         // From here on the lock thread may take the lock back, if the call is not polled.
         request.receipt.taking(true);
         let timer = self.timer();
@@ -136,11 +137,11 @@ impl Quorum {
                 return Ok(QueueOutcome::Granted { fence, since });
             }
             self.give_back(&ballot, &tally, late, Some(at), request.ttl).await;
-            if let Count::Busy(before) = counted
-                && before < at
+            // Others wait at an earlier master, so this call does as well.
+            if let Count::Busy(earlier) = counted
+                && earlier < at
             {
-                // Others wait at an earlier master, so this call does as well.
-                self.note_busy(request.key, before);
+                self.note_busy(request.key, earlier);
                 break;
             }
             if ballot.is_over() || request.clock.now() >= until {
