@@ -21,7 +21,7 @@ use crate::store::{
 const OWING_FOR: Duration = Duration::from_millis(100);
 
 /// The time for which a call waits until its votes are given back.
-const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(20);
+pub(super) const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(20);
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
