@@ -466,40 +466,40 @@ impl LockManagerBuilder {
 }
 
 impl LockManagerBuilder {
+    /// Returns the store of one server of a quorum, by its address.
+    fn quorum_server(&self, info: ConnectionInfo) -> Result<(String, Arc<dyn LockStore>), StoreError> {
+        let name = info.addr().to_string();
+        let mut settings = self.redis.clone();
+        settings.set_server(info);
+        let store = RedisStore::new(&self.host, "redis://", &self.prefix, &settings);
+        Ok((name.clone(), Arc::new(store.map_err(|error| error.about(&name))?)))
+    }
+
     /// Returns the store of the masters that were given, or that the URL names.
     fn open_quorum(&self) -> Result<QuorumStore, StoreError> {
         let mut masters = Vec::new();
-        let mut add_server = |info: ConnectionInfo| {
-            let name = info.addr().to_string();
-            let mut settings = self.redis.clone();
-            settings.set_server(info);
-            let store = RedisStore::new(&self.host, "redis://", &self.prefix, &settings)?;
-            masters.push((name, Arc::new(store) as Arc<dyn LockStore>));
-            Ok(())
-        };
         if self.masters.is_empty() {
             for info in quorum::url::masters(&self.url).map_err(StoreError::permanent)? {
-                add_server(info)?;
+                masters.push(self.quorum_server(info)?);
             }
-            return QuorumStore::new(&self.host, masters, self.redis.response_timeout);
         }
         for (nth, master) in self.masters.iter().enumerate() {
             let name = master.name();
+            let of_url = |problem: String| StoreError::permanent(problem).about(&name);
             let store: Arc<dyn LockStore> = match &master.0 {
                 Given::Url(url) if url.starts_with("memory:") => {
-                    url::check_memory(url).map_err(StoreError::permanent)?;
+                    url::check_memory(url).map_err(|problem| of_url(problem.to_owned()))?;
                     Arc::new(MemoryStore::on(&self.host))
                 }
                 Given::Url(url) => {
-                    let store = RedisStore::new(&self.host, url, &self.prefix, &self.redis);
-                    Arc::new(store.map_err(|error| error.about(&name))?)
+                    let info = quorum::url::master(url).map_err(of_url)?;
+                    masters.push(self.quorum_server(info)?);
+                    continue;
                 }
                 #[cfg(any(feature = "custom-store", feature = "testing", test))]
                 Given::Store(store) => Arc::clone(store),
             };
-            let is_server = matches!(&master.0, Given::Url(url) if !url.starts_with("memory:"));
-            let name = if is_server { name } else { format!("{name} {}", nth + 1) };
-            masters.push((name, store));
+            masters.push((format!("{name} {}", nth + 1), store));
         }
         QuorumStore::new(&self.host, masters, self.redis.response_timeout)
     }

@@ -24,7 +24,7 @@ mod queue;
 mod requests;
 pub(crate) mod url;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -100,7 +100,7 @@ impl QuorumStore {
     /// for messages, such as its address.
     ///
     /// # Errors
-    /// Fails if their number is even, or less than three.
+    /// Fails if their number is even, or less than three, or if two have one name.
     #[cfg(feature = "custom-store")]
     pub fn of(masters: impl IntoIterator<Item = (String, Arc<dyn LockStore>)>) -> Result<Self, StoreError> {
         let time_out = Duration::from_secs(1);
@@ -113,6 +113,12 @@ impl QuorumStore {
         response_timeout: Duration,
     ) -> Result<Self, StoreError> {
         check_number(masters.len())?;
+        let mut names = HashSet::new();
+        if let Some((twice, _)) = masters.iter().find(|(name, _)| !names.insert(name)) {
+            return Err(StoreError::permanent(format!(
+                "it names `{twice}` twice, which would vote twice: give each master once"
+            )));
+        }
         host.start().map_err(StoreError::permanent)?;
         let is_immediate = masters.iter().all(|(_, store)| store.release_is_immediate());
         let place = masters.iter().map(|(_, store)| store.place().map(str::to_owned));
