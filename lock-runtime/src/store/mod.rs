@@ -823,6 +823,13 @@ impl StoreError {
         Self(Arc::new(failure))
     }
 
+    /// Turns this into an error for a lasting reason.
+    pub(crate) fn into_permanent(self) -> Self {
+        let mut failure = Arc::unwrap_or_clone(self.0);
+        (failure.outcome, failure.permanent) = (Effect::None, true);
+        Self(Arc::new(failure))
+    }
+
     /// Creates the error for a key whose content excludes a lock in the requested mode.
     pub(crate) fn other_kind() -> Self {
         Self::permanent(

@@ -167,6 +167,13 @@ fn check_number(masters: usize) -> Result<(), StoreError> {
     Err(StoreError::permanent(format!("{reason}; give 3 or 5 masters")))
 }
 
+/// Returns `true` if a server that said this cannot be a master of a quorum.
+fn is_misplaced(error: &StoreError) -> bool {
+    let said = error.cause().to_string();
+    let kinds = ["is a sentinel", "is a node of a cluster"];
+    said.starts_with("READONLY ") || kinds.iter().any(|kind| said.contains(kind))
+}
+
 impl Quorum {
     fn timer(&self) -> Timer {
         if self.is_immediate {
@@ -321,6 +328,12 @@ impl Quorum {
                     self.has_failed(at, &error);
                     tracing::info!(master = &*master.name, %error, "a master of the quorum does not vote yet");
                     reached += 1;
+                }
+                Err(error) if is_misplaced(&error) => {
+                    return Err(error
+                        .into_permanent()
+                        .about(&master.name)
+                        .advise("give servers of their own as the masters, which are no replicas, sentinels or nodes of a cluster"));
                 }
                 Err(error) if error.is_permanent() => return Err(error.about(&master.name)),
                 Err(error) => {
