@@ -98,6 +98,8 @@ impl fmt::Display for ServerRole {
 pub struct Health {
     /// The servers, those that keep locks first. Empty for a store in memory.
     pub servers: Vec<ServerHealth>,
+    /// The number of servers that keep locks without which locks can be taken all the same.
+    pub(crate) may_miss: usize,
 }
 
 impl Health {
@@ -105,29 +107,34 @@ impl Health {
     /// [connected](ServerState::Connected), or at least [degraded](ServerState::Degraded), and none has
     /// said that it is a [replica](ServerRole::Replica).
     ///
-    /// It says nothing about sentinels, of which locks need none while the master stays.
+    /// Of the masters of a quorum, a majority is enough. It says nothing about sentinels, of which locks need
+    /// none while the master stays.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let mut servers = self.servers.iter().filter(|server| server.role != ServerRole::Sentinel);
-        servers.all(|server| {
+        let servers = self.servers.iter().filter(|server| server.role != ServerRole::Sentinel);
+        let missing = servers.filter(|server| {
             let works = matches!(server.state, ServerState::Connected | ServerState::Degraded);
-            works && server.role == ServerRole::Master
-        })
+            !works || server.role != ServerRole::Master
+        });
+        missing.count() <= self.may_miss
     }
 }
 
 /// The changes of a manager's health: see
 /// [`LockManager::health_changes`](crate::LockManager::health_changes).
 #[derive(Debug)]
-pub struct HealthChanges(Option<watch::Receiver<Vec<ServerHealth>>>);
+pub struct HealthChanges {
+    servers: Option<watch::Receiver<Vec<ServerHealth>>>,
+    may_miss: usize,
+}
 
 impl HealthChanges {
-    pub(crate) fn new(mut servers: Option<watch::Receiver<Vec<ServerHealth>>>) -> Self {
+    pub(crate) fn new(mut servers: Option<watch::Receiver<Vec<ServerHealth>>>, may_miss: usize) -> Self {
         // The first call of `next` tells the present health.
         if let Some(servers) = &mut servers {
             servers.mark_changed();
         }
-        Self(servers)
+        Self { servers, may_miss }
     }
 
     /// Returns the present health at the first call. Each later one waits until a server has another
@@ -139,9 +146,12 @@ impl HealthChanges {
     /// Cancel safe: a change that was not returned is returned by the next call.
     pub async fn next(&mut self) -> Option<Health> {
         host::take_part().await;
-        let servers = self.0.as_mut()?;
+        let servers = self.servers.as_mut()?;
         servers.changed().await.ok()?;
         let servers = servers.borrow_and_update().clone();
-        Some(Health { servers })
+        Some(Health {
+            servers,
+            may_miss: self.may_miss,
+        })
     }
 }

@@ -126,6 +126,12 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns the number of servers that keep locks without which locks can be taken all the same: none by
+    /// default.
+    fn may_miss(&self) -> usize {
+        0
+    }
+
     /// Returns where the store keeps its locks. Stores that return the same text share their locks. By
     /// default a store has locks of its own.
     fn place(&self) -> Option<&str> {

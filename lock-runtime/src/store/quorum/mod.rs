@@ -416,6 +416,10 @@ impl LockStore for QuorumStore {
         has_some.then(|| self.0.health.subscribe())
     }
 
+    fn may_miss(&self) -> usize {
+        self.0.masters.len() - self.0.majority()
+    }
+
     fn place(&self) -> Option<&str> {
         self.0.place.as_deref()
     }
