@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_runtime::{LockManager, LockManagerBuilder};
 use lock_tests::{PATIENCE, Stamp, eventually};
 
-use crate::stage::{Five, LONG, connected, queue_of, stored};
+use crate::stage::{Five, LONG, connected, queue_of, store_error, stored};
 
 /// The time for which a call waits for a master's answer: half of the response time-out. Long enough that no
 /// call takes it that does not wait for that.
@@ -95,5 +95,34 @@ async fn calls_that_wait_at_a_master_that_falls_silent_go_on_at_the_next() {
     five[0].resume();
     next.verify().await.unwrap();
     next.release().await.unwrap();
+    five.nothing_is_left().await;
+}
+
+/// Nothing tells of the silence but the time.
+#[tokio::test]
+async fn with_three_silent_masters_a_call_ends_with_its_wait_and_names_them() {
+    let five = Five::start();
+    // A call that waited for their answers would do so for longer than the test.
+    let builder = five.builder().default_lease(LONG * 4).response_timeout(LONG * 4);
+    let locks = connected(builder).await;
+    let guard = locks.lock("held").acquire().await.unwrap();
+    five.has_votes("held", 5).await;
+    for nth in [0, 2, 3] {
+        five[nth].pause();
+    }
+    let call = locks.lock("k").wait(Duration::from_millis(500)).acquire();
+    let ended = tokio::time::timeout(PATIENCE, call).await.expect("within its wait");
+    let said = store_error(ended);
+    for (nth, master) in five.iter().enumerate() {
+        let address = master.addr().to_string();
+        assert_eq!(said.contains(&address), master.is_paused(), "{nth}: {said}");
+    }
+    for nth in [0, 2, 3] {
+        five[nth].resume();
+    }
+    // What the call has asked for is given back where it arrives late.
+    let again = locks.lock("k").acquire().await.unwrap();
+    again.release().await.unwrap();
+    guard.release().await.unwrap();
     five.nothing_is_left().await;
 }

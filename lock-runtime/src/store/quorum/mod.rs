@@ -209,6 +209,7 @@ impl Quorum {
             ttl: request.ttl,
             fence: request.fence,
             tell_remaining: request.tell_remaining,
+            receipt: request.receipt,
         };
         Ok(match self.take(keys, request.value, wanted).await? {
             AttemptAll::Granted { fence } => Attempt::Granted { fence },
@@ -237,6 +238,7 @@ impl Quorum {
             ttl: request.ttl,
             fence: request.fence,
             tell_remaining: true,
+            receipt: request.receipt,
         };
         // Keeps no keys before the busy one, so that a minority of votes never holds others up.
         self.take(request.keys, request.value, wanted).await
@@ -246,7 +248,7 @@ impl Quorum {
         self: &Arc<Self>,
         keys: &[Arc<str>],
         value: &HolderValue,
-        wanted: Wanted,
+        wanted: Wanted<'_>,
     ) -> Result<AttemptAll, StoreError> {
         let now = self.host.now();
         let ballot = self.ballots.enter(keys, value, self.masters.len(), now, wanted.ttl);

@@ -117,6 +117,7 @@ impl Quorum {
                 ttl: request.ttl,
                 fence: request.fence,
                 tell_remaining: false,
+                receipt: request.receipt,
             };
             let (counted, mut tally, late) = self.ask_masters(&ballot, wanted, Some(at)).await;
             if counted == Count::Won {
