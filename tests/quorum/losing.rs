@@ -273,6 +273,20 @@ async fn a_vote_that_one_master_loses_is_won_back_while_the_lock_stays() {
 }
 
 #[tokio::test]
+async fn a_master_that_was_down_at_the_grant_gives_its_vote_at_a_renewal() {
+    let five = Five::start();
+    five[0].kill();
+    let locks = five.connected().await;
+    let guard = locks.lock("k").lease(Duration::from_secs(4)).acquire().await.unwrap();
+    five.has_votes("k", 4).await;
+    five[0].start_again();
+    five.has_votes("k", 5).await;
+    guard.verify().await.unwrap();
+    guard.release().await.unwrap();
+    five.nothing_is_left().await;
+}
+
+#[tokio::test]
 async fn a_lock_that_three_of_five_lose_is_lost_at_once() {
     let five = Five::start();
     let locks = five.connected().await;
