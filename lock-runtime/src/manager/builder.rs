@@ -480,49 +480,49 @@ impl LockManagerBuilder {
 }
 
 impl LockManagerBuilder {
+    /// Returns the store of one server of a quorum, by its address.
+    fn quorum_server(&self, info: ConnectionInfo) -> Result<(String, Arc<dyn LockStore>), StoreError> {
+        let name = info.addr().to_string();
+        let mut settings = self.redis.clone();
+        settings.set_longest_lease(self.longest_lease_of_quorum());
+        settings.set_server(info);
+        let store = RedisStore::new(&self.host, "redis://", &self.prefix, &settings);
+        Ok((name.clone(), Arc::new(store.map_err(|error| error.about(&name))?)))
+    }
+
     /// Returns the store of the masters that were given, or that the URL names.
     fn open_quorum(&self) -> Result<QuorumStore, StoreError> {
-        let longest_lease = self.longest_lease.unwrap_or(self.defaults.lease);
-        let mut redis = self.redis.clone();
-        redis.set_longest_lease(longest_lease);
-        let open = |masters| {
-            let store = QuorumStore::new(&self.host, masters, redis.response_timeout)?;
-            Ok(store.with_longest_lease(longest_lease))
-        };
         let mut masters = Vec::new();
-        let mut add_server = |info: ConnectionInfo| {
-            let name = info.addr().to_string();
-            let mut settings = redis.clone();
-            settings.set_server(info);
-            let store = RedisStore::new(&self.host, "redis://", &self.prefix, &settings)?;
-            masters.push((name, Arc::new(store) as Arc<dyn LockStore>));
-            Ok(())
-        };
         if self.masters.is_empty() {
             for info in quorum::url::masters(&self.url).map_err(StoreError::permanent)? {
-                add_server(info)?;
+                masters.push(self.quorum_server(info)?);
             }
-            return open(masters);
         }
         for (nth, master) in self.masters.iter().enumerate() {
             let name = master.name();
+            let of_url = |problem: String| StoreError::permanent(problem).about(&name);
             let store: Arc<dyn LockStore> = match &master.0 {
                 Given::Url(url) if url.starts_with("memory:") => {
-                    url::check_memory(url).map_err(StoreError::permanent)?;
+                    url::check_memory(url).map_err(|problem| of_url(problem.to_owned()))?;
                     Arc::new(MemoryStore::on(&self.host))
                 }
                 Given::Url(url) => {
-                    let store = RedisStore::new(&self.host, url, &self.prefix, &redis);
-                    Arc::new(store.map_err(|error| error.about(&name))?)
+                    let info = quorum::url::master(url).map_err(of_url)?;
+                    masters.push(self.quorum_server(info)?);
+                    continue;
                 }
                 #[cfg(any(feature = "custom-store", feature = "testing", test))]
                 Given::Store(store) => Arc::clone(store),
             };
-            let is_server = matches!(&master.0, Given::Url(url) if !url.starts_with("memory:"));
-            let name = if is_server { name } else { format!("{name} {}", nth + 1) };
-            masters.push((name, store));
+            masters.push((format!("{name} {}", nth + 1), store));
         }
-        open(masters)
+        let store = QuorumStore::new(&self.host, masters, self.redis.response_timeout)?;
+        Ok(store.with_longest_lease(self.longest_lease_of_quorum()))
+    }
+
+    /// Returns the longest lease of any lock on a quorum.
+    fn longest_lease_of_quorum(&self) -> Duration {
+        self.longest_lease.unwrap_or(self.defaults.lease)
     }
 }
 

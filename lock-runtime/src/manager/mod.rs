@@ -216,8 +216,10 @@ impl LockManager {
     pub fn health(&self) -> Health {
         let servers = self.shared.store.health();
         let servers = servers.map(|servers| servers.borrow().clone()).unwrap_or_default();
-        let needed = self.shared.store.servers_needed();
-        Health { servers, needed }
+        Health {
+            servers,
+            may_miss: self.shared.store.may_miss(),
+        }
     }
 
     /// Returns the changes of the [health](Self::health), the present one first.
@@ -235,7 +237,7 @@ impl LockManager {
     /// ```
     #[must_use]
     pub fn health_changes(&self) -> HealthChanges {
-        HealthChanges::new(self.shared.store.health(), self.shared.store.servers_needed())
+        HealthChanges::new(self.shared.store.health(), self.shared.store.may_miss())
     }
 
     /// Returns the prefix of every key in the store.

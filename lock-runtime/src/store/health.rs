@@ -98,9 +98,8 @@ impl fmt::Display for ServerRole {
 pub struct Health {
     /// The servers, those that keep locks first. Empty for a store in memory.
     pub servers: Vec<ServerHealth>,
-    /// The number of servers that must work: a majority of the masters of a quorum. `None` if every server
-    /// that keeps locks must.
-    pub needed: Option<usize>,
+    /// The number of servers that keep locks without which locks can be taken all the same.
+    pub(crate) may_miss: usize,
 }
 
 impl Health {
@@ -109,18 +108,16 @@ impl Health {
     /// said that it is a [replica](ServerRole::Replica). Of the masters of a quorum, as many as are
     /// [`needed`](Self::needed).
     ///
-    /// It says nothing about sentinels, of which locks need none while the master stays.
+    /// Of the masters of a quorum, a majority is enough. It says nothing about sentinels, of which locks need
+    /// none while the master stays.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let servers = self.servers.iter().filter(|server| server.role != ServerRole::Sentinel);
-        let works = |server: &&ServerHealth| {
+        let missing = servers.filter(|server| {
             let works = matches!(server.state, ServerState::Connected | ServerState::Degraded);
-            works && server.role == ServerRole::Master
-        };
-        match self.needed {
-            Some(needed) => servers.filter(works).count() >= needed,
-            None => servers.clone().count() == servers.filter(works).count(),
-        }
+            !works || server.role != ServerRole::Master
+        });
+        missing.count() <= self.may_miss
     }
 }
 
@@ -129,16 +126,16 @@ impl Health {
 #[derive(Debug)]
 pub struct HealthChanges {
     servers: Option<watch::Receiver<Vec<ServerHealth>>>,
-    needed: Option<usize>,
+    may_miss: usize,
 }
 
 impl HealthChanges {
-    pub(crate) fn new(mut servers: Option<watch::Receiver<Vec<ServerHealth>>>, needed: Option<usize>) -> Self {
+    pub(crate) fn new(mut servers: Option<watch::Receiver<Vec<ServerHealth>>>, may_miss: usize) -> Self {
         // The first call of `next` tells the present health.
         if let Some(servers) = &mut servers {
             servers.mark_changed();
         }
-        Self { servers, needed }
+        Self { servers, may_miss }
     }
 
     /// Returns the present health at the first call. Each later one waits until a server has another
@@ -153,8 +150,10 @@ impl HealthChanges {
         let servers = self.servers.as_mut()?;
         servers.changed().await.ok()?;
         let servers = servers.borrow_and_update().clone();
-        let needed = self.needed;
-        Some(Health { servers, needed })
+        Some(Health {
+            servers,
+            may_miss: self.may_miss,
+        })
     }
 }
 
@@ -162,21 +161,21 @@ impl HealthChanges {
 mod tests {
     use super::*;
 
-    fn health(states: &[ServerState], needed: Option<usize>) -> Health {
+    fn health(states: &[ServerState], may_miss: usize) -> Health {
         let server = |state: &ServerState| ServerHealth {
             state: *state,
             ..ServerHealth::new("a", ServerRole::Master)
         };
         let servers = states.iter().map(server).collect();
-        Health { servers, needed }
+        Health { servers, may_miss }
     }
 
     #[test]
     fn a_quorum_is_ready_while_a_majority_of_its_masters_works() {
         use ServerState::{Connected, Degraded, Down};
-        assert!(!health(&[Connected, Connected, Down], None).is_ready());
-        assert!(health(&[Connected, Degraded], None).is_ready());
-        assert!(health(&[Connected, Degraded, Down], Some(2)).is_ready());
-        assert!(!health(&[Connected, Down, Down], Some(2)).is_ready());
+        assert!(!health(&[Connected, Connected, Down], 0).is_ready());
+        assert!(health(&[Connected, Degraded], 0).is_ready());
+        assert!(health(&[Connected, Degraded, Down], 1).is_ready());
+        assert!(!health(&[Connected, Down, Down], 1).is_ready());
     }
 }

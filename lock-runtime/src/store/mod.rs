@@ -126,10 +126,10 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns how many of the servers of its [`health`](Self::health) must work for locks to be taken.
-    /// `None`, the default, stands for all of them.
-    fn servers_needed(&self) -> Option<usize> {
-        None
+    /// Returns the number of servers that keep locks without which locks can be taken all the same: none by
+    /// default.
+    fn may_miss(&self) -> usize {
+        0
     }
 
     /// Returns where the store keeps its locks. Stores that return the same text share their locks. By
@@ -835,6 +835,13 @@ impl StoreError {
         let mut failure = Arc::unwrap_or_clone(self.0);
         failure.outcome = Effect::Unknown;
         failure.permanent = false;
+        Self(Arc::new(failure))
+    }
+
+    /// Turns this into an error for a lasting reason.
+    pub(crate) fn into_permanent(self) -> Self {
+        let mut failure = Arc::unwrap_or_clone(self.0);
+        (failure.outcome, failure.permanent) = (Effect::None, true);
         Self(Arc::new(failure))
     }
 

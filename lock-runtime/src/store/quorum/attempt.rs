@@ -21,14 +21,16 @@ use crate::store::{
 const OWING_FOR: Duration = Duration::from_millis(100);
 
 /// The time for which a call waits until its votes are given back.
-const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(20);
+pub(super) const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(20);
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct Wanted<'a> {
     pub(super) ttl: Duration,
     pub(super) fence: bool,
     pub(super) tell_remaining: bool,
+    /// The receipt of the runtime's request.
+    pub(super) receipt: &'a Receipt,
 }
 
 /// The masters to ask.
@@ -108,8 +110,11 @@ impl Tally {
 
 /// The requests of an attempt. If dropped while masters owe an answer, has them asked whether they
 /// answer at all: a call with little time left must not find the same silent master again and again.
+///
+/// The runtime gives up a call whose time is over, and tells the reason that it finds in the receipt.
 struct Asking<'a> {
     quorum: &'a Arc<Quorum>,
+    receipt: &'a Receipt,
     requests: Requests<Answer>,
     began: Moment,
 }
@@ -119,8 +124,14 @@ impl Drop for Asking<'_> {
         if self.requests.is_empty() || self.quorum.host.is_forked() {
             return;
         }
+        let mut owing: Vec<_> = self.requests.owing().collect();
+        owing.sort_unstable();
+        let names = owing.iter().filter_map(|at| self.quorum.masters.get(*at));
+        let names: Vec<_> = names.map(|master| &*master.name).collect();
+        let text = format!("no answer in time from masters of the quorum: {}", names.join(", "));
+        self.receipt.refused(Some(StoreError::unknown(text)));
         if self.quorum.now().since(self.began) >= OWING_FOR {
-            for at in self.requests.owing() {
+            for at in owing {
                 self.quorum.suspect(at);
             }
         }
@@ -142,12 +153,13 @@ impl Quorum {
     pub(super) async fn ask_masters(
         self: &Arc<Self>,
         ballot: &Arc<Ballot>,
-        wanted: Wanted,
+        wanted: Wanted<'_>,
         whom: Whom,
     ) -> (Count, Tally, Requests<Answer>) {
         let mut tally = Tally::of(self.masters.len());
         let mut asking = Asking {
             quorum: self,
+            receipt: wanted.receipt,
             requests: Requests::with_capacity(self.masters.len()),
             began: self.now(),
         };
@@ -215,7 +227,7 @@ impl Quorum {
     }
 
     /// Returns the request to one master. Its receipt tells whether it was sent and answered.
-    fn request(&self, at: usize, ballot: &Ballot, receipt: Arc<Receipt>, wanted: Wanted) -> Request<Answer> {
+    fn request(&self, at: usize, ballot: &Ballot, receipt: Arc<Receipt>, wanted: Wanted<'_>) -> Request<Answer> {
         let Some(master) = self.masters.get(at).cloned() else {
             return Box::pin(std::future::pending());
         };
@@ -226,6 +238,7 @@ impl Quorum {
             ttl,
             fence,
             tell_remaining,
+            receipt: _,
         } = wanted;
         Box::pin(async move {
             let store = &master.access.store;

@@ -49,9 +49,12 @@ pub(super) fn count(votes: &[Vote]) -> Count {
     if having(&[Vote::Granted, Vote::Asked]) >= needed {
         return Count::Open;
     }
-    match votes.iter().position(|vote| *vote == Vote::Busy) {
-        Some(busy) => Count::Busy(busy),
-        None => Count::TooFew,
+    let at = |wanted| votes.iter().position(|vote| *vote == wanted);
+    match (at(Vote::Busy), at(Vote::Asked)) {
+        // Calls that took the first to answer would wait at different masters.
+        (Some(busy), Some(asked)) if asked < busy => Count::Open,
+        (Some(busy), _) => Count::Busy(busy),
+        (None, _) => Count::TooFew,
     }
 }
 
@@ -92,6 +95,12 @@ mod tests {
             ("gg?bb", Count::Open),
             ("gbb??", Count::Open),
             ("gbbb?", Count::Busy(1)),
+            // All wait in the queue of the same master, whichever answers first.
+            ("?bbbb", Count::Open),
+            ("??bbb", Count::Open),
+            ("-?bbb", Count::Open),
+            ("g?bbb", Count::Open),
+            ("gb?bb", Count::Busy(1)),
             ("ggbbb", Count::Busy(2)),
             ("gg---", Count::TooFew),
             ("gg-b-", Count::Busy(3)),

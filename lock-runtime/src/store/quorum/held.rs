@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Quorum;
+use super::attempt::GIVEN_BACK_WITHIN;
 use super::ballot::{Answer, Ballot};
 use super::requests::{Requests, answers_within};
 use crate::store::abandon::Abandoned;
 use crate::store::{
-    AcquireRequest, Attempt, Fence, FencingToken, HolderValue, Ownership, Receipt, ReleaseRequest, RenewRequest,
-    StoreError,
+    AcquireRequest, Attempt, Fence, FencingToken, HolderValue, Ownership, Queued, Receipt, ReleaseRequest,
+    RenewRequest, StoreError,
 };
 
 type Verdicts = Result<Vec<Ownership>, StoreError>;
@@ -178,6 +179,75 @@ impl Round {
     }
 }
 
+/// The release of a lock at all masters.
+struct Releases {
+    quorum: Arc<Quorum>,
+    /// The ballot that ends with it, and the key.
+    ballot: Option<(Arc<Ballot>, Arc<str>)>,
+    stood_at: Option<usize>,
+    /// Set if the value may be in the queue there.
+    queued: Option<Queued>,
+    /// What the master says where the value has stood in the queue.
+    at_its_place: Option<Ownership>,
+    verdict: Verdict,
+    /// The masters that may still have it in the end.
+    open: Vec<usize>,
+    /// The answers, and whether a vote may yet come.
+    under_way: Requests<Result<(Ownership, bool), StoreError>>,
+}
+
+impl Releases {
+    fn decided(&self) -> Option<Ownership> {
+        self.verdict.decided(self.quorum.masters.len(), self.quorum.majority())
+    }
+
+    /// Waits for answers until they are enough, or `limit` has passed.
+    async fn run(&mut self, limit: Duration, until: impl Fn(&Self) -> bool) {
+        let quorum = Arc::clone(&self.quorum);
+        let (timer, began) = (quorum.timer(), quorum.now());
+        while !until(self) && !self.under_way.is_empty() {
+            let left = limit.saturating_sub(quorum.now().since(began));
+            let Some(answers) = answers_within(&quorum.host, timer, left, &mut self.under_way).await else {
+                return;
+            };
+            for (at, answer) in answers {
+                match answer {
+                    Ok((released, is_settled)) => {
+                        if self.stood_at == Some(at) {
+                            self.at_its_place = Some(released.clone());
+                        }
+                        self.verdict.add(&released);
+                        if is_settled {
+                            self.open.retain(|open| *open != at);
+                        }
+                    }
+                    Err(error) => quorum.has_failed(at, &error),
+                }
+            }
+        }
+    }
+
+    /// Skips the masters that have not answered in time from now on, so that they delay no other call.
+    fn has_waited(&self) {
+        for at in self.under_way.owing() {
+            self.quorum
+                .has_failed(at, &StoreError::unknown("no answer to a release in time"));
+        }
+    }
+
+    /// Leaves what is not released yet to the lock thread.
+    fn give_up(self) {
+        let Some((ballot, key)) = self.ballot else { return };
+        for at in self.open {
+            let receipt = ballot.asked(at);
+            let mut given_up = self.quorum.given_up(&ballot, at, receipt.as_deref(), ballot.ttl());
+            given_up.keys = std::iter::once(Arc::clone(&key)).collect();
+            given_up.queued = self.queued.filter(|_| self.stood_at == Some(at));
+            self.quorum.abandon_at(at, given_up);
+        }
+    }
+}
+
 impl Quorum {
     /// Renews or checks locks. An answer of the minority decides nothing.
     pub(super) async fn renew_votes(self: &Arc<Self>, requests: &[RenewRequest]) -> Vec<Option<Ownership>> {
@@ -273,8 +343,6 @@ impl Quorum {
         order.extend(first);
         let mut under_way = Requests::with_capacity(order.len());
         let mut verdict = Verdict::default();
-        // What the master says where the value has stood in the queue.
-        let mut at_its_place = None;
         // The masters that may still have it in the end.
         let mut open = Vec::new();
         for at in order {
@@ -321,51 +389,49 @@ impl Quorum {
                 Ok::<_, StoreError>((released, is_settled))
             });
         }
-        let (timer, began) = (self.timer(), self.now());
+        let mut releases = Releases {
+            quorum: Arc::clone(self),
+            ballot: ended.map(|ballot| (Arc::clone(ballot), request.key.into())),
+            stood_at,
+            queued: request.queued,
+            at_its_place: None,
+            verdict,
+            open,
+            under_way,
+        };
+        // One that leaves the queue has not asked the others.
+        let is_decided = |releases: &Releases| {
+            let is_known = request.queued.is_none() || releases.at_its_place.is_some();
+            is_known && releases.decided().is_some()
+        };
         // The lease is not known here.
         let limit = self.patience(Duration::MAX);
-        while !under_way.is_empty() {
-            let left = limit.saturating_sub(self.now().since(began));
-            let Some(answers) = answers_within(&self.host, timer, left, &mut under_way).await else {
-                for at in under_way.owing() {
-                    self.suspect(at);
-                }
-                break;
-            };
-            for (at, answer) in answers {
-                match answer {
-                    Ok((released, is_settled)) => {
-                        if stood_at == Some(at) {
-                            at_its_place = Some(released.clone());
-                        }
-                        verdict.add(&released);
-                        if is_settled {
-                            open.retain(|open| *open != at);
-                        }
-                    }
-                    Err(error) => self.has_failed(at, &error),
-                }
-            }
-        }
-        let decided = verdict.decided(self.masters.len(), self.majority());
-        let Some(ownership) = decided else {
+        releases.run(limit, is_decided).await;
+        // The next holder finds those free that answer soon as well. A silent one delays no call further.
+        releases.run(GIVEN_BACK_WITHIN, |_| false).await;
+        let Some(ownership) = releases.decided() else {
+            releases.has_waited();
             // The runtime repeats the release.
             return Err(self.too_few(None).into_unknown());
         };
-        if let Some(ballot) = ended {
-            for at in open {
-                let receipt = ballot.asked(at);
-                let mut given_up = self.given_up(ballot, at, receipt.as_deref(), ballot.ttl());
-                given_up.keys = std::iter::once(Arc::from(request.key)).collect();
-                given_up.queued = request.queued.filter(|_| stood_at == Some(at));
-                self.abandon_at(at, given_up);
-            }
-            if ballot.has_released() {
-                self.ballots.remove(request.value.as_str(), ballot);
-            }
+        if let Some(ballot) = ended
+            && ballot.has_released()
+        {
+            self.ballots.remove(request.value.as_str(), ballot);
         }
-        // One that leaves the queue has not asked the others.
-        Ok(at_its_place.filter(|_| request.queued.is_some()).unwrap_or(ownership))
+        let at_its_place = releases.at_its_place.clone().filter(|_| request.queued.is_some());
+        if releases.under_way.is_empty() {
+            releases.give_up();
+        } else {
+            let late = async move {
+                releases.run(limit, |_| false).await;
+                releases.has_waited();
+                releases.give_up();
+            };
+            // Without a task, the votes end with their leases.
+            self.host.spawn_by(self.timer(), late);
+        }
+        Ok(at_its_place.unwrap_or(ownership))
     }
 
     /// Gives up whatever a value may have, or get, at any master.
@@ -411,12 +477,16 @@ impl Quorum {
         }
         let mut verdict = Verdict::default();
         let mut fences = Vec::new();
-        self.collect(&mut under_way, |at, answer| match answer {
-            Fence::Token(fence) => {
-                verdict.owned += 1;
-                fences.push((at, fence));
+        let (masters, majority) = (self.masters.len(), self.majority());
+        self.collect(&mut under_way, |at, answer| {
+            match answer {
+                Fence::Token(fence) => {
+                    verdict.owned += 1;
+                    fences.push((at, fence));
+                }
+                Fence::NotOwned(ownership) => verdict.add(&ownership),
             }
-            Fence::NotOwned(ownership) => verdict.add(&ownership),
+            verdict.decided(masters, majority).is_some()
         })
         .await;
         match verdict.decided(self.masters.len(), self.majority()) {
@@ -462,11 +532,17 @@ impl Quorum {
                 master.access.store.raise_fence(&key, &value, greatest).await
             });
         }
-        let mut verdict = Verdict::default();
-        self.collect(&mut under_way, |_, ownership| verdict.add(&ownership))
-            .await;
-        // Those that were not asked count as if they did not have the lock.
-        verdict.gone += self.masters.len() - fences.len();
+        let (masters, majority) = (self.masters.len(), self.majority());
+        let mut verdict = Verdict {
+            // Those that were not asked count as if they did not have the lock.
+            gone: masters - fences.len(),
+            ..Verdict::default()
+        };
+        self.collect(&mut under_way, |_, ownership| {
+            verdict.add(&ownership);
+            verdict.decided(masters, majority).is_some()
+        })
+        .await;
         match verdict.decided(self.masters.len(), self.majority()) {
             Some(Ownership::Owned) => Ok(Ok(greatest)),
             Some(lost) => Ok(Err(lost)),
@@ -474,14 +550,15 @@ impl Quorum {
         }
     }
 
-    /// Waits for the answers of all masters that were asked, or the end of their time.
+    /// Waits for the answers of all masters that were asked, or the end of their time. Once `hear` has
+    /// returned `true`, the answers are enough, and the others are not waited for long.
     pub(super) async fn collect<T>(
         self: &Arc<Self>,
         under_way: &mut Requests<Result<T, StoreError>>,
-        mut hear: impl FnMut(usize, T),
+        mut hear: impl FnMut(usize, T) -> bool,
     ) {
-        let (timer, began) = (self.timer(), self.now());
-        let limit = self.patience(Duration::MAX);
+        let (timer, mut began) = (self.timer(), self.now());
+        let mut limit = self.patience(Duration::MAX);
         while !under_way.is_empty() {
             let left = limit.saturating_sub(self.now().since(began));
             let Some(answers) = answers_within(&self.host, timer, left, under_way).await else {
@@ -492,7 +569,11 @@ impl Quorum {
             };
             for (at, answer) in answers {
                 match answer {
-                    Ok(answer) => hear(at, answer),
+                    Ok(answer) => {
+                        if hear(at, answer) && limit > GIVEN_BACK_WITHIN {
+                            (began, limit) = (self.now(), GIVEN_BACK_WITHIN);
+                        }
+                    }
                     Err(error) => self.has_failed(at, &error),
                 }
             }

@@ -26,7 +26,7 @@ mod requests;
 mod tests;
 pub(crate) mod url;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -109,7 +109,7 @@ impl QuorumStore {
     /// for messages, such as its address.
     ///
     /// # Errors
-    /// Fails if their number is even, or less than three.
+    /// Fails if their number is even, or less than three, or if two have one name.
     #[cfg(feature = "custom-store")]
     pub fn of(masters: impl IntoIterator<Item = (String, Arc<dyn LockStore>)>) -> Result<Self, StoreError> {
         let time_out = Duration::from_secs(1);
@@ -122,6 +122,12 @@ impl QuorumStore {
         response_timeout: Duration,
     ) -> Result<Self, StoreError> {
         check_number(masters.len())?;
+        let mut names = HashSet::new();
+        if let Some((twice, _)) = masters.iter().find(|(name, _)| !names.insert(name)) {
+            return Err(StoreError::permanent(format!(
+                "it names `{twice}` twice, which would vote twice: give each master once"
+            )));
+        }
         host.start().map_err(StoreError::permanent)?;
         let is_immediate = masters.iter().all(|(_, store)| store.release_is_immediate());
         Ok(Self::start(Quorum::of(host, masters, response_timeout, is_immediate)))
@@ -153,6 +159,13 @@ fn check_number(masters: usize) -> Result<(), StoreError> {
         _ => return Ok(()),
     };
     Err(StoreError::permanent(format!("{reason}; give 3 or 5 masters")))
+}
+
+/// Returns `true` if a server that said this cannot be a master of a quorum.
+fn is_misplaced(error: &StoreError) -> bool {
+    let said = error.cause().to_string();
+    let kinds = ["is a sentinel", "is a node of a cluster"];
+    said.starts_with("READONLY ") || kinds.iter().any(|kind| said.contains(kind))
 }
 
 impl Quorum {
@@ -243,6 +256,7 @@ impl Quorum {
             ttl: request.ttl,
             fence: request.fence,
             tell_remaining: request.tell_remaining,
+            receipt: request.receipt,
         };
         Ok(match self.take(keys, request.value, wanted).await? {
             AttemptAll::Granted { fence } => Attempt::Granted { fence },
@@ -271,6 +285,7 @@ impl Quorum {
             ttl: request.ttl,
             fence: request.fence,
             tell_remaining: true,
+            receipt: request.receipt,
         };
         // Keeps no keys before the busy one, so that a minority of votes never holds others up.
         self.take(request.keys, request.value, wanted).await
@@ -280,7 +295,7 @@ impl Quorum {
         self: &Arc<Self>,
         keys: &[Arc<str>],
         value: &HolderValue,
-        wanted: Wanted,
+        wanted: Wanted<'_>,
     ) -> Result<AttemptAll, StoreError> {
         if !self.sees_majority() {
             return Err(self.too_few(None));
@@ -381,6 +396,12 @@ impl Quorum {
                     tracing::info!(master = &*master.name, %error, "a master of the quorum does not vote yet");
                     reached += 1;
                 }
+                Err(error) if is_misplaced(&error) => {
+                    return Err(error
+                        .into_permanent()
+                        .about(&master.name)
+                        .advise("give servers of their own as the masters, which are no replicas, sentinels or nodes of a cluster"));
+                }
                 Err(error) if error.is_permanent() => return Err(error.about(&master.name)),
                 Err(error) => {
                     self.has_failed(at, &error);
@@ -462,9 +483,8 @@ impl LockStore for QuorumStore {
         has_some.then(|| self.0.health.subscribe())
     }
 
-    fn servers_needed(&self) -> Option<usize> {
-        let has_some = !self.0.health.borrow().is_empty();
-        has_some.then(|| self.0.majority())
+    fn may_miss(&self) -> usize {
+        self.0.masters.len() - self.0.majority()
     }
 
     fn place(&self) -> Option<&str> {

@@ -31,6 +31,7 @@ impl Quorum {
             if let Some(place) = said.get_mut(at) {
                 *place = Some(answer);
             }
+            false
         })
         .await;
         let said = self.masters.iter().zip(said).map(|(master, said)| {

@@ -118,6 +118,7 @@ impl Quorum {
                 ttl: request.ttl,
                 fence: request.fence,
                 tell_remaining: false,
+                receipt: request.receipt,
             };
             let (counted, mut tally, late) = self.ask_masters(&ballot, wanted, Whom::AllBut(at)).await;
             if counted == Count::Won {

@@ -2,19 +2,23 @@
 
 use redis::ConnectionInfo;
 
-use crate::store::redis::url::Parts;
+use crate::store::redis::url::{self, Parts};
 
 /// The form of the URL, for messages.
 const FORM: &str = "redlock://[user:password@]host[:6379],host[:6379],host[:6379][/database]";
+/// The forms of the URL of one master, for messages.
+const ONE: &str = "`redis://[user:password@]host[:6379][/database]`, or `rediss://…` for TLS";
 const DEFAULT_PORT: u16 = 6379;
 
 /// Returns `true` if a URL has the scheme of a quorum.
 pub(crate) fn is_one(url: &str) -> bool {
-    let scheme = url
-        .trim()
-        .split_once("://")
-        .map(|(scheme, _)| scheme.to_ascii_lowercase());
-    matches!(scheme.as_deref(), Some("redlock" | "redlocks"))
+    matches!(&*scheme(url), "redlock" | "redlocks")
+}
+
+/// Returns the scheme in lower case.
+fn scheme(url: &str) -> String {
+    let (scheme, _) = url.trim().split_once("://").unwrap_or_default();
+    scheme.to_ascii_lowercase()
 }
 
 /// Returns the masters that a URL names.
@@ -31,21 +35,31 @@ fn read(url: &str) -> Result<Vec<ConnectionInfo>, String> {
     parts.check_one_user()?;
     let db = parts.database(db)?;
     let masters = parts.servers(parts.user_info, DEFAULT_PORT, "a master")?;
-    let mut known = Vec::new();
-    for master in &masters {
-        let address = master.addr().to_string();
-        if known.contains(&address) {
-            return Err(format!(
-                "it names `{address}` twice, which would vote twice: give each master once"
-            ));
-        }
-        known.push(address);
-    }
     let in_database = |info: ConnectionInfo| {
         let settings = info.redis_settings().clone().set_db(db);
         info.set_redis_settings(settings)
     };
     Ok(masters.into_iter().map(in_database).collect())
+}
+
+/// Returns the master that a URL of its own names.
+///
+/// # Errors
+/// Fails with the problem, and the accepted forms.
+pub(crate) fn master(url: &str) -> Result<ConnectionInfo, String> {
+    let scheme = scheme(url);
+    let problem = match scheme.rsplit('+').next().unwrap_or_default() {
+        "cluster" => "a cluster cannot be a master of a quorum, since its masters depend on each other",
+        "sentinel" => "a master behind sentinels cannot be one of a quorum, since a failover forgets votes",
+        "redlock" | "redlocks" => "a quorum cannot be a master of another one",
+        _ => "",
+    };
+    let read = if problem.is_empty() {
+        url::read(url)
+    } else {
+        Err(problem.to_owned())
+    };
+    read.map_err(|problem| format!("{problem}; give {ONE}"))
 }
 
 #[cfg(test)]
@@ -73,7 +87,6 @@ mod tests {
     #[test]
     fn a_url_that_is_not_understood_says_what_is_wrong_and_no_password() {
         for (url, said) in [
-            ("redlock://app:s3cret@one,two,one", "it names `one:6379` twice"),
             ("redlock://app:s3cret@one,two,three/x", "not a database number"),
             ("redlock://app:s3cret@one,two,three/1?db=2", "names a database twice"),
             (

@@ -32,7 +32,11 @@ fn not_understood(problem: &str) -> String {
     format!("{problem}; give {FORMS}")
 }
 
-fn read(url: &str) -> Result<ConnectionInfo, String> {
+/// Returns the settings of the single server that a URL names.
+///
+/// # Errors
+/// Fails with the problem, without a password.
+pub(in crate::store) fn read(url: &str) -> Result<ConnectionInfo, String> {
     let parts = Parts::of(url)?;
     match &*parts.scheme {
         "redis" | "rediss" | "valkey" | "valkeys" => {
