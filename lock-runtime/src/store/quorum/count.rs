@@ -17,7 +17,7 @@ pub(super) enum Vote {
 /// What the answers so far mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Count {
-    /// More answers are needed.
+    /// More answers are needed: for a majority, or to know where to wait.
     Open,
     /// A majority has granted the lock, with the first master in it.
     Won,
@@ -49,10 +49,15 @@ pub(super) fn count(votes: &[Vote]) -> Count {
     if having(&[Vote::Granted, Vote::Asked]) >= needed {
         return Count::Open;
     }
-    match votes.iter().position(|vote| *vote == Vote::Busy) {
-        Some(busy) => Count::Busy(busy),
-        None => Count::TooFew,
+    let Some(busy) = votes.iter().position(|vote| *vote == Vote::Busy) else {
+        return Count::TooFew;
+    };
+    // A call waits where the others do: at the first busy master in order, and not at the one that answers first.
+    // Of calls that wait at two masters, each would be handed a vote that the other one needs.
+    if votes.iter().take(busy).any(|vote| *vote == Vote::Asked) {
+        return Count::Open;
     }
+    Count::Busy(busy)
 }
 
 #[cfg(test)]
@@ -92,6 +97,12 @@ mod tests {
             ("gg?bb", Count::Open),
             ("gbb??", Count::Open),
             ("gbbb?", Count::Busy(1)),
+            // Calls wait at the first busy master in order, whichever answers first.
+            ("?bbb?", Count::Open),
+            ("-?b", Count::Open),
+            ("-bb", Count::Busy(1)),
+            ("-gb", Count::Busy(2)),
+            ("--b", Count::Busy(2)),
             ("ggbbb", Count::Busy(2)),
             ("gg---", Count::TooFew),
             ("gg-b-", Count::Busy(3)),
