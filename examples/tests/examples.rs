@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use lock_runtime::LockManager;
 use lock_tests::children::{self, Child};
 use lock_tests::{ClusterGroup, SentinelGroup, Server, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -109,6 +110,44 @@ fn nothing_is_oversold_while_slots_move_and_a_master_is_killed() {
         .lines()
         .filter(|line| line.contains(": sold 150 of 150, oversold 0,"));
     assert_eq!(exact.count(), 3, "{said}");
+}
+
+/// Checks what the example `quorum` said: the sale is exact, and nobody was inside beside another customer.
+fn assert_exact(said: &str) {
+    assert!(said.contains("sold: 9 of 9, oversold: 0"), "{said}");
+    let visits: Vec<_> = (1..=12)
+        .map(|number| inside(said, &format!("customer {number} ")))
+        .collect();
+    for (nth, one) in visits.iter().enumerate() {
+        assert!(visits[nth + 1..].iter().all(|other| apart(*one, *other)), "{said}");
+    }
+}
+
+#[test]
+fn nothing_is_oversold_when_the_first_of_five_masters_dies_in_the_middle() {
+    let said = run(env!("CARGO_BIN_EXE_quorum"), None);
+    assert_exact(&said);
+    let (_, died) = inside(&said, "master 1 lives");
+    let after = (1..=12).filter(|number| inside(&said, &format!("customer {number} ")).0 > died);
+    assert!(after.count() >= 5, "the sale did not go on:\n{said}");
+}
+
+#[tokio::test]
+async fn nothing_is_oversold_on_a_quorum_of_servers() {
+    let servers: [_; 3] = std::array::from_fn(|_| Server::start());
+    let addresses = servers.each_ref().map(|server| server.addr().to_string());
+    let url = format!("redlock://{}", addresses.join(","));
+    // The servers are new, so no lock can have been forgotten.
+    let locks = LockManager::connect(&url).await.unwrap();
+    locks.open_quorum().await.unwrap();
+    let said = tokio::task::spawn_blocking(move || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quorum"));
+        let Output { status, stdout, stderr } = command.env("REDLOCK_URL", url).output().unwrap();
+        let said = String::from_utf8(stdout).unwrap();
+        assert!(status.success(), "{said}\n{}", String::from_utf8_lossy(&stderr));
+        said
+    });
+    assert_exact(&said.await.unwrap());
 }
 
 /// Runs an example on both stores at once and hands over what it said.

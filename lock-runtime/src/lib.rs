@@ -14,7 +14,7 @@
 //! }
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! lock_runtime::init("memory://").await?; // in a service: redis://, redis+sentinel://, redis+cluster://, unix://
+//! lock_runtime::init("memory://").await?; // in a service: redis://, redis+sentinel://, redis+cluster://, redlock://, unix://
 //! reduce_stock(7, 1).await?;
 //! # Ok(())
 //! # }
@@ -23,8 +23,10 @@
 //!
 //! - [`distributed_lock`](macro@distributed_lock) is the attribute. Its page describes the
 //!   arguments and the syntax of keys.
-//! - [`LockManager`] takes locks in a store: Redis or Valkey, or the memory of this process for
-//!   examples and tests. [`init`] creates the global manager at start-up.
+//! - [`LockManager`] takes locks in a store: Redis or Valkey, as one server, behind sentinels, as a
+//!   cluster, or as a quorum of independent masters (RedLock); or the memory of this process for
+//!   examples and tests. [`LockManager::connect`] lists the URLs. [`init`] creates the global manager
+//!   at start-up.
 //! - [`LockManager::lock`] takes a lock without the attribute, as a guard or around a future.
 //! - [`current`] returns the lock that the calling code runs under.
 //! - [`assert_locked!`] asserts that a function runs under a lock. The feature `testing` adds a kit
@@ -36,7 +38,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `tls` | `rediss://`, `valkeys://`, `rediss+sentinel://` and `rediss+cluster://`, by rustls |
+//! | `tls` | `rediss://`, `valkeys://`, `rediss+sentinel://`, `rediss+cluster://` and `redlocks://`, by rustls |
 //! | `axum` | `IntoResponse` for [`LockError`]: 423 with `Retry-After` for a busy lock, 424 where the request may have been carried out in part, 503, 400 or 500 |
 //! | `legacy-setnx` | `LockManagerBuilder::legacy_setnx`: locks shared with services that use the pattern from before Redis 2.6.12 |
 //! | `custom-store` | the module `store` and `LockManagerBuilder::store`: for authors of stores, and for managers that share a store |
@@ -60,7 +62,8 @@
 //!   database check the [fencing token](HeldLock::fencing_token). Across a failover tokens grow only
 //!   if the former master's clock was not ahead of the new one's by more than the outage.
 //! - A server that loses its data grants the lock again. The first holder is cancelled within a second
-//!   after the server answers again.
+//!   after the server answers again. A [quorum](LockManager::builder_quorum) of masters keeps a lock as
+//!   long as a majority of them has it.
 //! - A server whose clock jumps ahead ends leases early.
 
 mod acquire;

@@ -63,7 +63,8 @@ impl LockManager {
     /// # Errors
     /// [`ConfigError::Url`] when the URL is not understood. [`ConfigError::Server`] when the server
     /// cannot be reached within the connect time-out, or does not permit a command that this crate
-    /// uses. [`ConfigError::Settings`] when the lock thread cannot be started.
+    /// uses. Of the masters of a quorum, a majority has to be reached, and each that is reached has to
+    /// permit the commands. [`ConfigError::Settings`] when the lock thread cannot be started.
     ///
     /// # Cancel safety
     /// If the future is dropped, no manager is created, and its connection is closed.
@@ -100,7 +101,16 @@ impl LockManager {
     /// Returns a builder for a manager whose locks are kept on several independent masters, and held by
     /// whoever has the votes of a majority of them: RedLock. Each master is given by its URL, or with the
     /// feature `custom-store` as an `Arc<dyn LockStore>`. All processes give the same masters in the same
-    /// order, three or five of them.
+    /// order, three or five of them. [`build`](LockManagerBuilder::build) refuses an even number, and fewer
+    /// than three.
+    ///
+    /// Locks are granted, renewed and kept while a majority of the masters answers. They are exclusive: a
+    /// request that is [`fair`](LockRequest::fair) or in another mode fails with
+    /// [`LockError::InvalidMode`](crate::LockError::InvalidMode), and one with
+    /// [`min_replicas`](LockRequest::min_replicas) with [`LockError::Store`](crate::LockError::Store).
+    ///
+    /// Masters that share one user, password and database can be named by one URL instead:
+    /// `redlock://user:password@one,two,three/0`.
     ///
     /// A URL of `memory://` is a master in the memory of this process, for examples and tests.
     ///

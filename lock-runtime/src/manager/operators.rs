@@ -28,6 +28,10 @@ impl LockManager {
     /// of waiters, all at one moment. Returns `None` when the lock is free and no call waits for
     /// it.
     ///
+    /// On a quorum, asks all masters, and returns what each has said in
+    /// [`masters`](LockInfo::masters). Fails if a majority does not answer, as do
+    /// [`list`](Self::list) and [`force_release`](Self::force_release).
+    ///
     /// # Errors
     /// [`LockError::InvalidKey`], [`LockError::Closed`], and [`LockError::Store`] when the store
     /// does not answer within the response time-out, cannot be inspected, or has data other than a

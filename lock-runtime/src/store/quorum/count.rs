@@ -17,7 +17,7 @@ pub(super) enum Vote {
 /// What the answers so far mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Count {
-    /// More answers are needed.
+    /// More answers are needed: for a majority, or to know where to wait.
     Open,
     /// A majority has granted the lock, with the first master in it.
     Won,
@@ -49,13 +49,15 @@ pub(super) fn count(votes: &[Vote]) -> Count {
     if having(&[Vote::Granted, Vote::Asked]) >= needed {
         return Count::Open;
     }
-    let at = |wanted| votes.iter().position(|vote| *vote == wanted);
-    match (at(Vote::Busy), at(Vote::Asked)) {
-        // Calls that took the first to answer would wait at different masters.
-        (Some(busy), Some(asked)) if asked < busy => Count::Open,
-        (Some(busy), _) => Count::Busy(busy),
-        (None, _) => Count::TooFew,
+    let Some(busy) = votes.iter().position(|vote| *vote == Vote::Busy) else {
+        return Count::TooFew;
+    };
+    // A call waits where the others do: at the first busy master in order, and not at the one that answers first.
+    // Of calls that wait at two masters, each would be handed a vote that the other one needs.
+    if votes.iter().take(busy).any(|vote| *vote == Vote::Asked) {
+        return Count::Open;
     }
+    Count::Busy(busy)
 }
 
 #[cfg(test)]
@@ -101,6 +103,12 @@ mod tests {
             ("-?bbb", Count::Open),
             ("g?bbb", Count::Open),
             ("gb?bb", Count::Busy(1)),
+            // Calls wait at the first busy master in order, whichever answers first.
+            ("?bbb?", Count::Open),
+            ("-?b", Count::Open),
+            ("-bb", Count::Busy(1)),
+            ("-gb", Count::Busy(2)),
+            ("--b", Count::Busy(2)),
             ("ggbbb", Count::Busy(2)),
             ("gg---", Count::TooFew),
             ("gg-b-", Count::Busy(3)),

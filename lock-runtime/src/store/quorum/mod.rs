@@ -3,7 +3,8 @@
 //!
 //! An uncontended attempt asks all masters at once. Where the lock is busy, the call waits in the queue of
 //! one master, the first in order, and collects the other votes when its turn comes: so the calls go one
-//! after the other, and do not take votes from each other.
+//! after the other, and do not take votes from each other. A release asks all masters. Without
+//! contention, a lock thus costs two round trips, and two commands at each master.
 //!
 //! What keeps two holders apart:
 //! - A vote is a key with an expiry at one master, which has one value at a time. The lock's deadline is that
@@ -13,6 +14,9 @@
 //! - A master that may have forgotten votes gives none until their leases are over.
 //!
 //! Which master is the first, and who waits where, is only about who gets the lock when.
+//!
+//! Locks are exclusive. The other modes count their holders in one place, and `fair` needs one queue: no
+//! majority can be made of several counts or orders that differ.
 
 mod attempt;
 mod ballot;

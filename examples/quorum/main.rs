@@ -1,0 +1,158 @@
+//! Five independent masters keep the lock of a sale, and one of them dies in the middle: the sale goes on, and nothing is sold twice.
+//!
+//! In a service a quorum is one line, `lock_runtime::init("redlock://one,two,three").await?`, and all else is as with one server.
+//!
+//! `cargo run --bin quorum` keeps the masters in the memory of this process, and lets the first one die when a third is sold.
+//! `REDLOCK_URL=redlock://one,two,three` names servers: the sale then takes its time, so that you can stop one of them. Servers that no
+//! quorum has used before give no vote at first, for as long as the longest lease: the sale waits for that.
+
+mod master;
+
+use std::env;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lock_examples::{Failure, Timeline};
+use lock_runtime::store::LockStore;
+use lock_runtime::{ConfigError, LockError, LockManager, distributed_lock};
+use tokio::task::JoinSet;
+
+use master::Master;
+
+const MASTERS: usize = 5;
+/// Each has a manager of its own, as in a process of its own.
+const SHOPS: usize = 3;
+const STOCK: usize = 9;
+/// Each wants one piece, and there are fewer pieces than customers.
+const CUSTOMERS: usize = 12;
+
+/// What is left, and when each piece was sold.
+struct Stock {
+    left: usize,
+    sold: Vec<Instant>,
+}
+
+type Shelf = Arc<Mutex<Stock>>;
+
+fn look(shelf: &Shelf) -> MutexGuard<'_, Stock> {
+    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Clone)]
+struct Shop {
+    locks: LockManager,
+    shelf: Shelf,
+    timeline: Arc<Timeline>,
+    /// How long a payment takes.
+    payment: Duration,
+}
+
+impl Shop {
+    /// Sells one piece, if there is one: read, take the payment, write. Only the lock keeps others out between the read and the write.
+    #[distributed_lock(key = "example:quorum:stock", lease = 10, wait = 60, manager = self.locks)]
+    async fn sell(&self, customer: &str) -> Result<(), LockError> {
+        let _inside = self.timeline.enters(customer);
+        let left = look(&self.shelf).left;
+        if left == 0 {
+            return Ok(());
+        }
+        tokio::time::sleep(self.payment).await;
+        let mut stock = look(&self.shelf);
+        stock.left = left - 1;
+        stock.sold.push(Instant::now());
+        Ok(())
+    }
+}
+
+/// Sells everything in `shops`, and calls `at_a_third` when a third is sold.
+async fn sale(shops: &[Shop], at_a_third: impl FnOnce()) -> Result<(), Failure> {
+    let Some(first) = shops.first() else { return Ok(()) };
+    let mut customers = JoinSet::new();
+    for number in 1..=CUSTOMERS {
+        let Some(shop) = shops.get(number % shops.len()).cloned() else {
+            continue;
+        };
+        customers.spawn(async move {
+            let customer = format!("customer {number}");
+            shop.timeline.asks(&customer);
+            let ended = shop.sell(&customer).await;
+            shop.timeline.is_answered(&customer);
+            ended.map_err(|error| format!("{customer} is told: {error}"))
+        });
+    }
+    while look(&first.shelf).sold.len() < STOCK / 3 {
+        tokio::time::sleep(first.payment / 8).await;
+    }
+    at_a_third();
+    while let Some(customer) = customers.join_next().await {
+        customer??;
+    }
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<ExitCode, Failure> {
+    let servers = env::var("REDLOCK_URL").ok();
+    let masters: [_; MASTERS] = std::array::from_fn(|_| Master::new());
+    let open = || -> Result<LockManager, ConfigError> {
+        let builder = match &servers {
+            Some(url) => LockManager::builder(url),
+            None => {
+                let store = |master: &Arc<Master>| Arc::clone(master) as Arc<dyn LockStore>;
+                LockManager::builder_quorum(masters.iter().map(store))
+            }
+        };
+        builder.build()
+    };
+    let locks = open()?;
+    locks.check_connection().await?;
+    // All of the time limit is for servers that no quorum has used before.
+    let ready = locks.lock("example:quorum:ready").wait(Duration::from_secs(120));
+    ready.acquire().await?.release().await?;
+
+    let shop = Shop {
+        locks,
+        shelf: Arc::new(Mutex::new(Stock {
+            left: STOCK,
+            sold: Vec::new(),
+        })),
+        timeline: Arc::default(),
+        payment: Duration::from_millis(if servers.is_some() { 500 } else { 40 }),
+    };
+    let mut shops = vec![shop.clone()];
+    for _ in 1..SHOPS {
+        shops.push(Shop {
+            locks: open()?,
+            ..shop.clone()
+        });
+    }
+    let timeline = &shop.timeline;
+    let its_life = servers.is_none().then(|| {
+        timeline.asks("master 1 lives");
+        timeline.enters("master 1 lives")
+    });
+    sale(&shops, || {
+        if its_life.is_some() {
+            masters[0].die();
+        }
+        drop(its_life);
+    })
+    .await?;
+    println!("{timeline}");
+
+    let stock = look(&shop.shelf);
+    let pauses = stock.sold.windows(2).map(|pair| pair[1] - pair[0]);
+    println!(
+        "sold: {} of {STOCK}, oversold: {}; the longest time from sale to sale: {:.0?}",
+        stock.sold.len(),
+        stock.sold.len().saturating_sub(STOCK),
+        pauses.max().unwrap_or_default()
+    );
+    let is_exact = stock.sold.len() == STOCK;
+    drop(stock);
+    for shop in &shops {
+        shop.locks.shutdown().await;
+    }
+    Ok(ExitCode::from(u8::from(!is_exact)))
+}
