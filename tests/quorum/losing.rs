@@ -206,6 +206,11 @@ async fn without_a_majority_calls_fail_in_time_and_bodies_end_at_their_deadline(
     for nth in killed {
         five[nth].start_again();
     }
+    eventually("the call to go on", || async {
+        let _ = waiter.open_quorum().await;
+        waiting.is_finished()
+    })
+    .await;
     waiting.await.unwrap().unwrap().release().await.unwrap();
     let guard = locks.lock("free").acquire().await.unwrap();
     guard.release().await.unwrap();
@@ -222,6 +227,7 @@ async fn a_master_that_comes_back_votes_again() {
         five[nth].start_again();
         guard.release().await.unwrap();
         eventually("a lock at the master that is back", || async {
+            let _ = locks.open_quorum().await;
             let guard = locks.lock("k").lease(LONG).acquire().await.unwrap();
             let is_there = five[nth].exists(&stored("k"));
             guard.release().await.unwrap();
@@ -258,7 +264,7 @@ async fn a_vote_that_one_master_loses_is_won_back_while_the_lock_stays() {
                 Loss::Deleted => drop(master.cmd(&["DEL", &stored("k")])),
                 Loss::Restarted => master.restart(),
             }
-            five.has_votes("k", 5).await;
+            five.opens_and_has_votes(&locks, "k", 5).await;
             assert!(!body.is_finished(), "{loss:?}");
         }
         // All have the same value, and the vote that was won back is renewed and released like the others.
@@ -280,7 +286,7 @@ async fn a_master_that_was_down_at_the_grant_gives_its_vote_at_a_renewal() {
     let guard = locks.lock("k").lease(Duration::from_secs(4)).acquire().await.unwrap();
     five.has_votes("k", 4).await;
     five[0].start_again();
-    five.has_votes("k", 5).await;
+    five.opens_and_has_votes(&locks, "k", 5).await;
     guard.verify().await.unwrap();
     guard.release().await.unwrap();
     five.nothing_is_left().await;

@@ -184,6 +184,7 @@ async fn fencing_tokens_grow_whichever_masters_are_there() {
         }
         // Those that are back vote again.
         eventually("all to vote", || async {
+            let _ = locks.open_quorum().await;
             let guard = locks.lock("other").lease(LONG).acquire().await.unwrap();
             tokio::time::sleep(Duration::from_millis(10)).await;
             let all = five.votes("other") == 5;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_runtime::{LockManager, LockManagerBuilder};
 use lock_tests::{PATIENCE, Stamp, eventually};
 
-use crate::stage::{Five, LONG, connected, queue_of, store_error, stored};
+use crate::stage::{Five, LONG, LONGEST, connected, queue_of, store_error, stored};
 
 /// The time for which a call waits for a master's answer: half of the response time-out. Long enough that no
 /// call takes it that does not wait for that.
@@ -13,6 +13,7 @@ const LIMIT: Duration = Duration::from_millis(1500);
 
 fn hurried(five: &Five) -> LockManagerBuilder {
     LockManager::builder(&five.url())
+        .longest_lease(LONGEST)
         .default_wait(PATIENCE)
         .default_lease(LONG)
         .connect_timeout(LIMIT * 2)

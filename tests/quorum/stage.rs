@@ -9,6 +9,9 @@ use lock_tests::{PATIENCE, Server, eventually};
 /// A lease that cannot end during a test: a key that is gone was released.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
+/// The longest lease of all tests.
+pub(crate) const LONGEST: Duration = Duration::from_secs(480);
+
 pub(crate) fn stored(key: &str) -> String {
     format!("dist_lock:{key}")
 }
@@ -52,6 +55,7 @@ impl Five {
     /// A builder of a manager whose time-outs no busy machine meets.
     pub(crate) fn builder(&self) -> LockManagerBuilder {
         LockManager::builder(&self.url())
+            .longest_lease(LONGEST)
             .default_wait(PATIENCE)
             .connect_timeout(PATIENCE)
             .response_timeout(PATIENCE)
@@ -70,6 +74,17 @@ impl Five {
             .iter()
             .filter(|master| master.is_running() && !master.is_paused());
         up.filter(|master| master.exists(&key)).count()
+    }
+
+    /// Waits until so many masters have a lock, and says meanwhile that those which were restarted or flushed
+    /// have forgotten nothing.
+    pub(crate) async fn opens_and_has_votes(&self, locks: &LockManager, key: &str, votes: usize) {
+        eventually(&format!("{votes} votes for `{key}`"), || async {
+            // Some may be out of reach so far.
+            let _ = locks.open_quorum().await;
+            self.votes(key) == votes
+        })
+        .await;
     }
 
     /// Waits until so many masters have a lock.
@@ -99,6 +114,7 @@ impl Five {
 pub(crate) async fn connected(builder: LockManagerBuilder) -> LockManager {
     let locks = builder.build().unwrap();
     eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
+    locks.open_quorum().await.unwrap();
     locks
 }
 
