@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod empty;
 mod losing;
 mod modes;
 mod refusing;
