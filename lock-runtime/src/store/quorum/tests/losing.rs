@@ -10,7 +10,10 @@ use tokio::time::{Instant, sleep, timeout};
 use super::scripted::{Asked, Fate, MS, Op, PROMPT};
 use super::{Masters, of_op};
 use crate::host::{Clock, TokioClock};
-use crate::store::{ContentionSlot, HolderValue, LockStore, QueueRequest, Queued, Receipt, ReleaseRequest, StoreError};
+use crate::store::{
+    ContentionSlot, HolderValue, LockStore, Ownership, QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest,
+    StoreError,
+};
 
 const LEASE: Duration = Duration::from_secs(10);
 const OTHER: &str = "other:h:1:x";
@@ -231,6 +234,30 @@ async fn a_key_that_was_handed_over_is_given_back_at_every_master() {
         assert_eq!(masters.left("k"), [""; 0], "{refuses}: {:#?}", masters.events());
         drop(call);
     }
+}
+
+/// The first answer to a check or a renewal says that the vote is gone, and the others come later.
+#[tokio::test(start_paused = true)]
+async fn a_master_that_has_lost_its_vote_does_not_end_the_lock_by_answering_first() {
+    let masters = Masters::new(3);
+    let client = masters.client(0);
+    let guard = client.locks.lock("k").lease(LEASE).acquire().await.unwrap();
+    sleep(10 * MS).await;
+    masters.servers[0].flush();
+    for server in &masters.servers[1..] {
+        server.script(|_| Fate::Trip(MS, 100 * MS));
+    }
+    let value = HolderValue::of(masters.servers[1].held("k").0.remove(0));
+    let check = RenewRequest {
+        key: "k".into(),
+        value,
+        extend: None,
+    };
+    let answers = client.store.renew_each(&[check]).await.unwrap();
+    assert_eq!(answers, [Some(Ownership::Owned)]);
+    sleep(LEASE).await;
+    assert!(guard.is_held(), "{:?}", masters.events());
+    drop(guard);
 }
 
 /// The third master refuses at first, since another holder has it for a moment, and that answer is late.

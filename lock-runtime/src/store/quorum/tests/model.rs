@@ -10,7 +10,7 @@ use super::scripted::{Asked, Fate, MS, Op};
 use super::{Judge, Masters};
 
 const LEASE: Duration = Duration::from_millis(1500);
-const LASTS: Duration = Duration::from_secs(15);
+const LASTS: Duration = Duration::from_secs(7);
 
 fn trip() -> Duration {
     MS * fastrand::u32(1..=4)
@@ -108,7 +108,7 @@ fn two_calls_never_hold_the_lock_at_the_same_time() {
         .ok()
         .and_then(|seeds| seeds.parse().ok());
     let mut entered = 0;
-    for seed in 0..seeds.unwrap_or(100) {
+    for seed in 0..seeds.unwrap_or(200) {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().start_paused(true).build().unwrap();
         entered += runtime.block_on(schedule(seed));

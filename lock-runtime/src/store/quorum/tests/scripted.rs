@@ -281,8 +281,9 @@ impl Link {
         let arrives = before.1.max(Some(Instant::now() + there)).unwrap();
         let (done, is_done) = oneshot::channel();
         let is_held = matches!(fate, Fate::Held(_) | Fate::Lost);
-        // What is held or lost holds up nothing behind it: it is as if it were on another connection.
+        // What is held or lost holds up nothing behind it, so the next requests are on another connection.
         let (before, done) = if is_held {
+            self.0.connection.fetch_add(1, Ordering::Relaxed);
             (None, None)
         } else {
             before.1 = Some(arrives);
