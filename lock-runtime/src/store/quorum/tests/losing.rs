@@ -34,10 +34,7 @@ async fn a_renewal_that_a_minority_answers_leaves_the_deadline() {
     let end = guard.lost().await;
     assert!(end.is_lost(), "{end:?}");
     let took = began.elapsed();
-    assert!(
-        (VALID - 5 * MS..=VALID + 5 * MS).contains(&took),
-        "ended after {took:?}"
-    );
+    assert!(took.abs_diff(VALID) <= 5 * MS, "ended after {took:?}");
     let renewed = of_op(&masters.events(), Op::Renew);
     assert!(
         renewed.iter().any(|event| event.answer.contains("Owned")),
@@ -84,8 +81,8 @@ async fn a_vote_that_a_minority_has_lost_does_not_end_the_lock_and_is_won_back()
 #[tokio::test(start_paused = true)]
 async fn no_body_begins_when_the_majority_is_reached_as_the_validity_ends() {
     let lease = Duration::from_secs(2);
-    let valid = lease - lease / 100 - 2 * MS;
-    for (late, begins) in [(valid - 4 * MS, true), (valid + MS, false)] {
+    let valid = Duration::from_millis(1978);
+    for (late, begins) in [(Duration::from_millis(1974), true), (valid + MS, false)] {
         let masters = Masters::new(3);
         let client = masters.client(0);
         masters.servers[0].put("k", OTHER, 10 * lease);
@@ -300,7 +297,9 @@ async fn a_thousand_waiters_move_to_the_next_master_without_a_storm() {
     sleep(Duration::from_secs(1)).await;
     let asked = masters.events();
     for server in masters.servers.iter().rev() {
-        keys.iter().for_each(|key| server.remove(key, OTHER));
+        for key in &keys {
+            server.remove(key, OTHER);
+        }
     }
     let began = Instant::now();
     let guards = calls.join_all().await;

@@ -339,3 +339,23 @@ async fn a_call_that_was_handed_a_later_master_leaves_it_to_who_has_an_earlier_o
     let guard = waits.await.unwrap().unwrap();
     assert!(guard.is_held());
 }
+
+/// Otherwise clients that see one master only would hand the lock to each other there for ever.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_leaves_the_queue_when_it_sees_no_majority_any_more() {
+    let masters = Masters::new(3);
+    let (holder, client) = (masters.client(0), masters.client(1));
+    let guard = holder.locks.lock("k").lease(LEASE).acquire().await.unwrap();
+    let request = client.locks.lock("k").lease(LEASE).wait(LEASE);
+    let call = tokio::spawn(async move { request.acquire().await });
+    sleep(50 * MS).await;
+    assert_eq!(masters.servers[0].held("k").1, 1);
+    client.links[1].cut();
+    client.links[2].cut();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(masters.servers[0].held("k").1, 0, "it waits: {:?}", masters.events());
+    drop(guard);
+    let error = call.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("1 of 3 masters can vote"), "{error}");
+    assert_eq!(masters.left("k"), [""; 0]);
+}
