@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
@@ -25,21 +26,24 @@ enum Scene {
     Free,
     /// Another holder at all masters, which releases soon.
     Busy,
-    /// Another holder at two of three masters.
+    /// Another holder at three of five masters, for a while.
     Split,
     /// Answers of the second master that are late, and of the third that are lost.
     Late,
+    /// A master where requests for the lock arrive after what was sent later.
+    Overtaken,
     /// A master that is down.
     Down,
-    /// The lock is handed over at the first master, and another holder has two others for a while.
+    /// The lock is handed over at the first of five masters, and another holder has the last three for a while.
     Claim,
 }
 
-const SCENES: [Scene; 6] = [
+const SCENES: [Scene; 7] = [
     Scene::Free,
     Scene::Busy,
     Scene::Split,
     Scene::Late,
+    Scene::Overtaken,
     Scene::Down,
     Scene::Claim,
 ];
@@ -56,7 +60,10 @@ const WHATS: [What; 3] = [What::One, What::Token, What::Several];
 
 impl Scene {
     fn set(self) -> Masters {
-        let masters = Masters::new(3);
+        let masters = Masters::new(match self {
+            Self::Split | Self::Claim => 5,
+            _ => 3,
+        });
         let release_after = |at: usize, span: Duration| {
             masters.servers[at].put("k", OTHER, LEASE);
             let server = Arc::clone(&masters.servers[at]);
@@ -68,7 +75,7 @@ impl Scene {
         match self {
             Self::Free => {}
             Self::Busy => (0..3).rev().for_each(|at| release_after(at, 20 * MS)),
-            Self::Split => (1..3).for_each(|at| release_after(at, 30 * MS)),
+            Self::Split => (2..5).for_each(|at| release_after(at, 30 * MS)),
             Self::Late => {
                 masters.servers[1].script(|_| Fate::Trip(3 * MS, 5 * MS));
                 masters.servers[2].script(|asked: &Asked| match asked.op {
@@ -76,11 +83,22 @@ impl Scene {
                     _ => PROMPT,
                 });
             }
+            Self::Overtaken => masters.servers[2].script(|asked: &Asked| {
+                if !matches!(asked.op, Op::Acquire | Op::AcquireAll) || asked.client > 0 {
+                    return PROMPT;
+                }
+                let go = Arc::new(Notify::new());
+                let held = Fate::Held(Arc::clone(&go));
+                drop(tokio::spawn(async move {
+                    sleep(Duration::from_secs(2)).await;
+                    go.notify_one();
+                }));
+                held
+            }),
             Self::Down => masters.servers[0].kill(),
             Self::Claim => {
                 release_after(0, 20 * MS);
-                release_after(1, 60 * MS);
-                release_after(2, 60 * MS);
+                (2..5).for_each(|at| release_after(at, 60 * MS));
             }
         }
         masters

@@ -10,7 +10,10 @@ use tokio::time::{Instant, sleep, timeout};
 use super::scripted::{Asked, Fate, MS, Op, PROMPT};
 use super::{Masters, of_op};
 use crate::host::{Clock, TokioClock};
-use crate::store::{ContentionSlot, HolderValue, LockStore, QueueRequest, Queued, Receipt, ReleaseRequest, StoreError};
+use crate::store::{
+    ContentionSlot, HolderValue, LockStore, Ownership, QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest,
+    StoreError,
+};
 
 const LEASE: Duration = Duration::from_secs(10);
 const OTHER: &str = "other:h:1:x";
@@ -31,10 +34,7 @@ async fn a_renewal_that_a_minority_answers_leaves_the_deadline() {
     let end = guard.lost().await;
     assert!(end.is_lost(), "{end:?}");
     let took = began.elapsed();
-    assert!(
-        (VALID - 5 * MS..=VALID + 5 * MS).contains(&took),
-        "ended after {took:?}"
-    );
+    assert!(took.abs_diff(VALID) <= 5 * MS, "ended after {took:?}");
     let renewed = of_op(&masters.events(), Op::Renew);
     assert!(
         renewed.iter().any(|event| event.answer.contains("Owned")),
@@ -81,8 +81,8 @@ async fn a_vote_that_a_minority_has_lost_does_not_end_the_lock_and_is_won_back()
 #[tokio::test(start_paused = true)]
 async fn no_body_begins_when_the_majority_is_reached_as_the_validity_ends() {
     let lease = Duration::from_secs(2);
-    let valid = lease - lease / 100 - 2 * MS;
-    for (late, begins) in [(valid - 4 * MS, true), (valid + MS, false)] {
+    let valid = Duration::from_millis(1978);
+    for (late, begins) in [(Duration::from_millis(1974), true), (valid + MS, false)] {
         let masters = Masters::new(3);
         let client = masters.client(0);
         masters.servers[0].put("k", OTHER, 10 * lease);
@@ -233,6 +233,30 @@ async fn a_key_that_was_handed_over_is_given_back_at_every_master() {
     }
 }
 
+/// The first answer to a check or a renewal says that the vote is gone, and the others come later.
+#[tokio::test(start_paused = true)]
+async fn a_master_that_has_lost_its_vote_does_not_end_the_lock_by_answering_first() {
+    let masters = Masters::new(3);
+    let client = masters.client(0);
+    let guard = client.locks.lock("k").lease(LEASE).acquire().await.unwrap();
+    sleep(10 * MS).await;
+    masters.servers[0].flush();
+    for server in &masters.servers[1..] {
+        server.script(|_| Fate::Trip(MS, 100 * MS));
+    }
+    let value = HolderValue::of(masters.servers[1].held("k").0.remove(0));
+    let check = RenewRequest {
+        key: "k".into(),
+        value,
+        extend: None,
+    };
+    let answers = client.store.renew_each(&[check]).await.unwrap();
+    assert_eq!(answers, [Some(Ownership::Owned)]);
+    sleep(LEASE).await;
+    assert!(guard.is_held(), "{:?}", masters.events());
+    drop(guard);
+}
+
 /// The third master refuses at first, since another holder has it for a moment, and that answer is late.
 #[tokio::test(start_paused = true)]
 async fn a_vote_that_was_won_back_is_released_though_the_first_answer_was_late() {
@@ -273,7 +297,9 @@ async fn a_thousand_waiters_move_to_the_next_master_without_a_storm() {
     sleep(Duration::from_secs(1)).await;
     let asked = masters.events();
     for server in masters.servers.iter().rev() {
-        keys.iter().for_each(|key| server.remove(key, OTHER));
+        for key in &keys {
+            server.remove(key, OTHER);
+        }
     }
     let began = Instant::now();
     let guards = calls.join_all().await;

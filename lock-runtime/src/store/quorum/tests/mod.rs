@@ -31,7 +31,6 @@ struct Masters {
 /// A process that uses them.
 #[derive(Clone)]
 struct Client {
-    number: usize,
     links: Vec<Link>,
     store: Arc<QuorumStore>,
     locks: LockManager,
@@ -53,7 +52,6 @@ impl Masters {
         let shared: Arc<dyn LockStore> = store.clone();
         let locks = LockManager::builder("scripted").with_store(shared).prefix("");
         Client {
-            number,
             links,
             store,
             locks: locks.build().unwrap(),

@@ -36,6 +36,8 @@ pub(super) enum Op {
 pub(super) struct Asked {
     pub(super) op: Op,
     pub(super) client: usize,
+    /// For the message of a test that fails.
+    #[allow(dead_code)]
     pub(super) value: String,
 }
 
@@ -46,8 +48,6 @@ pub(super) enum Fate {
     Trip(Duration, Duration),
     /// It is not carried out until it is let go.
     Held(Arc<Notify>),
-    /// It is carried out, and answered once that is let go.
-    AnswerHeld(Arc<Notify>),
     Lost,
     AnswerLost,
     Refused,
@@ -281,8 +281,9 @@ impl Link {
         let arrives = before.1.max(Some(Instant::now() + there)).unwrap();
         let (done, is_done) = oneshot::channel();
         let is_held = matches!(fate, Fate::Held(_) | Fate::Lost);
-        // What is held or lost holds up nothing behind it: it is as if it were on another connection.
+        // What is held or lost holds up nothing behind it, so the next requests are on another connection.
         let (before, done) = if is_held {
+            self.0.connection.fetch_add(1, Ordering::Relaxed);
             (None, None)
         } else {
             before.1 = Some(arrives);
@@ -327,7 +328,6 @@ impl Link {
             let sent_back = async {
                 match &fate {
                     Fate::Trip(_, back) => sleep(*back).await,
-                    Fate::AnswerHeld(go) => go.notified().await,
                     Fate::AnswerLost => std::future::pending().await,
                     _ => sleep(MS).await,
                 }
@@ -532,7 +532,7 @@ impl LockStore for Link {
                 };
                 drop(tokio::spawn(async move {
                     sleep(back).await;
-                    drop(joined.send(()));
+                    let _ = joined.send(());
                 }));
                 let outcome = async {
                     match at_once {
@@ -548,7 +548,6 @@ impl LockStore for Link {
                 };
                 server.note(&asked, &outcome);
                 match fate {
-                    Fate::AnswerHeld(go) => go.notified().await,
                     Fate::AnswerLost => return travel.broken().await,
                     _ => sleep(back).await,
                 }
