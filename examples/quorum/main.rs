@@ -96,13 +96,11 @@ async fn main() -> Result<ExitCode, Failure> {
     let servers = env::var("REDLOCK_URL").ok();
     let masters: [_; MASTERS] = std::array::from_fn(|_| Master::new());
     let open = || -> Result<LockManager, ConfigError> {
-        let builder = match &servers {
-            Some(url) => LockManager::builder(url),
-            None => {
-                let store = |master: &Arc<Master>| Arc::clone(master) as Arc<dyn LockStore>;
-                LockManager::builder_quorum(masters.iter().map(store))
-            }
-        };
+        let store = |master: &Arc<Master>| Arc::clone(master) as Arc<dyn LockStore>;
+        let builder = servers.as_deref().map_or_else(
+            || LockManager::builder_quorum(masters.iter().map(store)),
+            LockManager::builder,
+        );
         builder.build()
     };
     let locks = open()?;
@@ -141,6 +139,10 @@ async fn main() -> Result<ExitCode, Failure> {
     .await?;
     println!("{timeline}");
 
+    for shop in &shops {
+        shop.locks.shutdown().await;
+    }
+
     let stock = look(&shop.shelf);
     let pauses = stock.sold.windows(2).map(|pair| pair[1] - pair[0]);
     println!(
@@ -149,10 +151,5 @@ async fn main() -> Result<ExitCode, Failure> {
         stock.sold.len().saturating_sub(STOCK),
         pauses.max().unwrap_or_default()
     );
-    let is_exact = stock.sold.len() == STOCK;
-    drop(stock);
-    for shop in &shops {
-        shop.locks.shutdown().await;
-    }
-    Ok(ExitCode::from(u8::from(!is_exact)))
+    Ok(ExitCode::from(u8::from(stock.sold.len() != STOCK)))
 }

@@ -133,11 +133,11 @@ fn nothing_is_oversold_when_the_first_of_five_masters_dies_in_the_middle() {
 }
 
 #[tokio::test]
-async fn nothing_is_oversold_on_a_quorum_of_servers() {
+async fn nothing_is_oversold_when_the_first_of_three_servers_is_killed_in_the_middle() {
     let servers: [_; 3] = std::array::from_fn(|_| Server::start());
     let addresses = servers.each_ref().map(|server| server.addr().to_string());
     let url = format!("redlock://{}", addresses.join(","));
-    // The servers are new, so no lock can have been forgotten.
+    // The servers are new, so none can have forgotten a lock.
     let locks = LockManager::connect(&url).await.unwrap();
     locks.open_quorum().await.unwrap();
     let said = tokio::task::spawn_blocking(move || {
@@ -147,6 +147,11 @@ async fn nothing_is_oversold_on_a_quorum_of_servers() {
         assert!(status.success(), "{said}\n{}", String::from_utf8_lossy(&stderr));
         said
     });
+    eventually("the sale to begin", || async {
+        servers[0].exists("dist_lock:example:quorum:stock")
+    })
+    .await;
+    servers[0].kill();
     assert_exact(&said.await.unwrap());
 }
 

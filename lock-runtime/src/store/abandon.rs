@@ -1,7 +1,6 @@
 //! Attempts and places in a queue that their calls have given up, and releases in the background: after a
 //! drop, a panic, a cancellation, or an attempt whose outcome is unknown.
 
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::host::{Moment, Timer};
 use crate::store::access::Access;
-use crate::store::{Effect, HolderValue, LeaveFree, Ownership, Queued, Receipt, ReleaseRequest};
+use crate::store::{Abandoned, Effect, HolderValue, LeaveFree, Ownership, Queued, Receipt, ReleaseRequest, Tracked};
 
 /// The pause before a release is retried. It doubles up to [`LONGEST_RETRY`], and after
 /// [`SELDOM_AFTER`] up to [`SELDOM`]: by then the store is most likely down. So it does at once
@@ -35,48 +34,6 @@ const PLACE_REFUSED: Duration = Duration::from_secs(60);
 /// The time that the first try has before another connection tries as well, if the acquire was
 /// answered: at least this, and at least twice the usual round trip.
 const FIRST_TRY: Duration = Duration::from_millis(300);
-
-/// An attempt, or a place in a queue, that a call has given up. Its outcome may be unknown. See
-/// [`LockStore::abandon`](crate::store::LockStore::abandon).
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct Abandoned {
-    /// The whole keys that it was for.
-    pub keys: Box<[Arc<str>]>,
-    /// The value that it was to store.
-    pub value: HolderValue,
-    /// The time to live that it asked for.
-    pub ttl: Duration,
-    /// Set if the value may be in the store's queue.
-    pub queued: Option<Queued>,
-    /// The connection on which it was sent, while it has not been answered there.
-    pub(crate) unanswered_on: Option<u64>,
-    /// `true` if it may still be granted.
-    pub(crate) may_grant: bool,
-    /// `true` to prefer a connection of another thread.
-    pub(crate) elsewhere: bool,
-    pub(crate) tracked: Tracked,
-}
-
-/// What a shutdown waits for.
-#[derive(Clone, Debug)]
-pub(crate) struct Tracked {
-    /// Counts releases of what is held.
-    pub(crate) held: TaskTracker,
-    /// Counts releases of what may never have been granted.
-    pub(crate) unanswered: TaskTracker,
-}
-
-impl fmt::Debug for Abandoned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Abandoned")
-            .field("keys", &self.keys)
-            .field("value", &self.value)
-            .field("ttl", &self.ttl)
-            .field("queued", &self.queued)
-            .finish_non_exhaustive()
-    }
-}
 
 impl Access {
     /// Releases whatever an abandoned attempt has taken, or may still get, in the background.

@@ -25,10 +25,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 
 use crate::host::{Clock, Host, Moment, Timer};
 use crate::key::KeyProblem;
-pub use crate::store::abandon::Abandoned;
 use crate::store::health::ServerHealth;
 use crate::store::holder::Holder;
 pub use crate::store::holder::HolderValue;
@@ -620,6 +620,48 @@ pub struct ReleaseRequest<'a> {
     pub leave_free: Option<LeaveFree>,
     /// Filled in by the store before it sends anything.
     pub receipt: &'a Receipt,
+}
+
+/// An attempt, or a place in a queue, that a call has given up. Its outcome may be unknown. See
+/// [`LockStore::abandon`].
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Abandoned {
+    /// The whole keys that it was for.
+    pub keys: Box<[Arc<str>]>,
+    /// The value that it was to store.
+    pub value: HolderValue,
+    /// The time to live that it asked for.
+    pub ttl: Duration,
+    /// Set if the value may be in the store's queue.
+    pub queued: Option<Queued>,
+    /// The connection on which it was sent, while it has not been answered there.
+    pub(crate) unanswered_on: Option<u64>,
+    /// `true` if it may still be granted.
+    pub(crate) may_grant: bool,
+    /// `true` to prefer a connection of another thread.
+    pub(crate) elsewhere: bool,
+    pub(crate) tracked: Tracked,
+}
+
+/// What a shutdown waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct Tracked {
+    /// Counts releases of what is held.
+    pub(crate) held: TaskTracker,
+    /// Counts releases of what may never have been granted.
+    pub(crate) unanswered: TaskTracker,
+}
+
+impl fmt::Debug for Abandoned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Abandoned")
+            .field("keys", &self.keys)
+            .field("value", &self.value)
+            .field("ttl", &self.ttl)
+            .field("queued", &self.queued)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The conditions on which a release may leave a lock free for a moment although others wait in the

@@ -8,8 +8,8 @@ use crate::error::LostReason;
 use crate::hold::Hold;
 use crate::hold::backend::Backend;
 use crate::key::Keys;
-use crate::store::abandon::{Abandoned, BackgroundRelease, Tracked};
-use crate::store::{HolderValue, Queued, Receipt};
+use crate::store::abandon::BackgroundRelease;
+use crate::store::{Abandoned, HolderValue, Queued, Receipt, Tracked};
 
 /// The keys that an attempt may take, and its value.
 #[derive(Clone)]

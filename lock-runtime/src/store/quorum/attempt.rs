@@ -10,11 +10,10 @@ use super::ballot::{Answer, Ballot};
 use super::count::{Count, Vote, count, majority};
 use super::requests::{Request, Requests, answers_within};
 use crate::host::Moment;
-use crate::store::abandon::Abandoned;
 use crate::store::holder::Holder;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Effect, FencingToken, Limited, Ownership, Receipt,
-    ReleaseRequest, StoreError,
+    Abandoned, AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Effect, FencingToken, Limited, Ownership,
+    Receipt, ReleaseRequest, StoreError,
 };
 
 /// The time after which a call that is given up tells which masters owe it an answer.

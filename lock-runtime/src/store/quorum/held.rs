@@ -7,9 +7,8 @@ use super::Quorum;
 use super::attempt::GIVEN_BACK_WITHIN;
 use super::ballot::{Answer, Ballot};
 use super::requests::{Requests, answers_within};
-use crate::store::abandon::Abandoned;
 use crate::store::{
-    AcquireRequest, Attempt, Fence, FencingToken, HolderValue, Ownership, Queued, Receipt, ReleaseRequest,
+    Abandoned, AcquireRequest, Attempt, Fence, FencingToken, HolderValue, Ownership, Queued, Receipt, ReleaseRequest,
     RenewRequest, StoreError,
 };
 

@@ -47,14 +47,13 @@ use self::count::Count;
 use self::master::Master;
 use crate::host::{Clock, Host, Moment, Timer, TokioClock};
 use crate::key::KeyProblem;
-use crate::store::abandon::{Abandoned, Tracked};
 use crate::store::access::Access;
 use crate::store::health::ServerHealth;
 use crate::store::info::LockInfo;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, HolderValue, Lane, LockMode, LockPage,
-    LockStore, LossHint, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseRequest, RenewRequest,
-    StoreError, StoreFuture,
+    Abandoned, AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, HolderValue, Lane,
+    LockMode, LockPage, LockStore, LossHint, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt,
+    ReleaseRequest, RenewRequest, StoreError, StoreFuture, Tracked,
 };
 
 /// The time for which a key that was busy counts as wanted by others.

@@ -10,10 +10,9 @@ use tokio_util::task::TaskTracker;
 use super::scripted::{Asked, Fate, MS, Op, PROMPT};
 use super::{Client, Masters, polled};
 use crate::host::{Clock, TokioClock};
-use crate::store::abandon::{Abandoned, Tracked};
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, ContentionSlot, HolderValue, LockStore, QueueOutcome,
-    QueueRequest, Queued, Receipt,
+    Abandoned, AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, ContentionSlot, HolderValue, LockStore,
+    QueueOutcome, QueueRequest, Queued, Receipt, Tracked,
 };
 
 const LEASE: Duration = Duration::from_secs(60);
