@@ -27,6 +27,10 @@ pub(crate) struct Contest {
     /// In each process.
     pub(crate) tasks: usize,
     pub(crate) locks: usize,
+    /// More than one are the masters of a quorum.
+    pub(crate) servers: usize,
+    /// How many of them, the first ones, are killed once all tasks run.
+    pub(crate) killed: usize,
     pub(crate) hold: Duration,
     /// Until figures are taken.
     pub(crate) warm: Duration,
@@ -36,7 +40,7 @@ pub(crate) struct Contest {
 }
 
 impl Contest {
-    /// On a server of its own, so that nothing is left from the one before. What goes wrong with a peer is its outcome.
+    /// On servers of its own, so that nothing is left from the contest before. What goes wrong with a peer is its outcome.
     pub(crate) async fn run(&self) -> Result<Outcome> {
         let outcome = self.hold().await;
         if !self.contender.is_peer() {
@@ -50,11 +54,12 @@ impl Contest {
     }
 
     async fn hold(&self) -> Result<Outcome> {
-        let server = Server::start();
+        let servers: Vec<_> = (0..self.servers).map(|_| Server::start()).collect();
+        let urls: Vec<_> = servers.iter().map(Server::url).collect();
         let mut workers = Vec::with_capacity(self.processes);
         for number in 0..self.processes {
             let arguments = [
-                server.url(),
+                urls.join(","),
                 self.contender.to_string(),
                 self.tasks.to_string(),
                 self.locks.to_string(),
@@ -70,25 +75,24 @@ impl Contest {
         for worker in &mut workers {
             worker.say("go").await?;
         }
+        let (killed, alive) = servers.split_at(self.killed);
+        killed.iter().for_each(Server::kill);
         tokio::time::sleep(self.warm).await;
 
-        let pings = tokio::spawn(pings(server.connection().await, self.window));
-        let before = commands(&server)?;
-        let cpu_before = cpu(&mut workers).await?;
+        let first = alive.first().ok_or("no server is left")?;
+        let pings = tokio::spawn(pings(first.connection().await, self.window));
+        let (deleted, sent) = (deletions(alive)?, commands_of(alive)?);
+        let (cpu_before, passed_before) = used(&mut workers).await?;
         let from = Stamp::now();
         tokio::time::sleep(self.window).await;
         let to = Stamp::now();
-        let cpu = cpu(&mut workers).await?.saturating_sub(cpu_before);
+        let (cpu, passed) = used(&mut workers).await?;
         let round_trips = pings.await??;
-        let commands = commands(&server)?.saturating_sub(before + 1 + round_trips.len() as u64);
+        let own = (alive.len() + round_trips.len()) as u64;
+        let commands = commands_of(alive)?.saturating_sub(sent + own);
+        let votes_ended = deletions(alive)?.saturating_sub(deleted);
 
-        let address = server.addr();
-        let watched = self.watched;
-        let from_clients = if watched.is_zero() {
-            1.0
-        } else {
-            tokio::task::spawn_blocking(move || share_from_clients(address, watched)).await??
-        };
+        let from_clients = share_from_clients(alive, self.watched).await?;
         for worker in &mut workers {
             worker.say("stop").await?;
         }
@@ -110,7 +114,10 @@ impl Contest {
             to,
             commands,
             from_clients,
-            cpu,
+            cpu: cpu.saturating_sub(cpu_before),
+            passed: passed.saturating_sub(passed_before),
+            votes_ended,
+            masters_behind: alive.len() - 1,
             errors,
             round_trips,
             absent: None,
@@ -127,12 +134,18 @@ pub(crate) struct Outcome {
     records: Vec<Record>,
     from: Stamp,
     to: Stamp,
-    /// The server's own count, those inside of scripts included.
+    /// The servers' own count, those inside of scripts included.
     commands: u64,
     /// The share of them that was not inside of a script; sampled.
     from_clients: f64,
     /// Of all processes.
     pub(crate) cpu: Duration,
+    /// The grants that came from the same process and not from a server.
+    passed: u64,
+    /// See [`deletions()`].
+    votes_ended: u64,
+    /// The servers that were counted for these.
+    masters_behind: usize,
     /// Sections that ended in an error instead.
     pub(crate) errors: u64,
     /// Of one PING at a time, under this load; sorted.
@@ -204,6 +217,13 @@ impl Outcome {
         self.commands_per_section() * self.from_clients
     }
 
+    /// The votes per section that a call got and gave back, at the masters behind the first one: their releases beyond one each for a section.
+    pub(crate) fn votes_given_back(&self) -> f64 {
+        let granted = ratio(self.sections(), 1.0) - ratio(self.passed, 1.0);
+        let spare = ratio(self.votes_ended, 1.0) - granted * ratio(self.masters_behind, 1.0);
+        ratio(spare.max(0.0), self.sections())
+    }
+
     /// Of all processes together, in microseconds.
     pub(crate) fn cpu_per_section(&self) -> f64 {
         ratio(self.cpu.as_secs_f64() * 1e6, self.sections())
@@ -253,15 +273,34 @@ pub(crate) fn commands(server: &Server) -> Result<u64> {
     Ok(server.info("total_commands_processed").parse()?)
 }
 
-async fn cpu(workers: &mut [Worker]) -> Result<Duration> {
-    let mut sum = Duration::ZERO;
+/// Of all of them, which is a command to each, too.
+pub(crate) fn commands_of(servers: &[Server]) -> Result<u64> {
+    servers.iter().map(commands).sum()
+}
+
+/// How often a lock was released at the masters behind the first one. The first is left out, since there a lock is also handed over.
+fn deletions(servers: &[Server]) -> Result<u64> {
+    let of_server = |server: &Server| -> Result<u64> {
+        // A release deletes the key once it has found its own value there.
+        let stats: String = server.ask(&["INFO", "commandstats"]);
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_del:calls="));
+        let number = calls.and_then(|calls| calls.split(',').next()).unwrap_or("0");
+        Ok(number.parse()?)
+    };
+    servers.iter().skip(1).map(of_server).sum()
+}
+
+/// The CPU time of all processes, and the grants that came from the same process.
+async fn used(workers: &mut [Worker]) -> Result<(Duration, u64)> {
     for worker in &mut *workers {
-        worker.say("cpu").await?;
+        worker.say("used").await?;
     }
+    let (mut cpu, mut passed) = (0, 0);
     for worker in workers {
-        sum += Duration::from_nanos(worker.hear_number("cpu").await?);
+        cpu += worker.hear_number("cpu").await?;
+        passed += worker.hear_number("passed").await?;
     }
-    Ok(sum)
+    Ok((Duration::from_nanos(cpu), passed))
 }
 
 async fn pings(mut connection: redis::aio::MultiplexedConnection, window: Duration) -> Result<Vec<Duration>> {
@@ -277,8 +316,27 @@ async fn pings(mut connection: redis::aio::MultiplexedConnection, window: Durati
     Ok(times)
 }
 
-/// Watches the server for a moment: its counter has no place for who sent a command, MONITOR has.
-fn share_from_clients(server: SocketAddr, watched: Duration) -> Result<f64> {
+/// Watches the servers for a moment: their counters have no place for who sent a command, MONITOR has.
+async fn share_from_clients(servers: &[Server], watched: Duration) -> Result<f64> {
+    if watched.is_zero() {
+        return Ok(1.0);
+    }
+    let watching: Vec<_> = servers
+        .iter()
+        .map(Server::addr)
+        .map(|server| tokio::task::spawn_blocking(move || watch(server, watched)))
+        .collect();
+    let (mut all, mut inside) = (0, 0);
+    for watching in watching {
+        let (all_there, inside_there) = watching.await??;
+        all += all_there;
+        inside += inside_there;
+    }
+    Ok(if all == 0 { 1.0 } else { ratio(all - inside, all) })
+}
+
+/// The commands of a moment: all, and those inside of scripts.
+fn watch(server: SocketAddr, watched: Duration) -> Result<(u64, u64)> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_read_timeout(Some(Duration::from_millis(20)))?;
     stream.write_all(b"MONITOR\r\n")?;
@@ -306,7 +364,7 @@ fn share_from_clients(server: SocketAddr, watched: Duration) -> Result<f64> {
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(if all == 0 { 1.0 } else { ratio(all - inside, all) })
+    Ok((all, inside))
 }
 
 /// What a task of a child has done so far.
@@ -318,7 +376,8 @@ struct Log {
 
 /// The child's side.
 pub(crate) fn child(arguments: &[String]) -> Result {
-    let url: String = argument(arguments, 0)?;
+    let urls: String = argument(arguments, 0)?;
+    let urls: Vec<_> = urls.split(',').map(str::to_owned).collect();
     let contender: Contender = argument(arguments, 1)?;
     let tasks: usize = argument(arguments, 2)?;
     let locks: usize = argument(arguments, 3)?;
@@ -330,7 +389,7 @@ pub(crate) fn child(arguments: &[String]) -> Result {
     let mut names: Vec<String> = (0..locks).map(|lock| format!("bench:{lock}")).collect();
     names.push(format!("bench:warm:{}", std::process::id()));
     let client = runtime.block_on(async {
-        let client = contender.connect(&url, names.into()).await?;
+        let client = contender.connect(&urls, names.into()).await?;
         client.clone().section(locks, Duration::ZERO).await?;
         Ok::<_, crate::Error>(client)
     })?;
@@ -352,7 +411,10 @@ pub(crate) fn child(arguments: &[String]) -> Result {
     }
     loop {
         match worker::hears().as_deref() {
-            Some("cpu") => worker::says(format_args!("cpu {}", process::cpu().as_nanos())),
+            Some("used") => {
+                worker::says(format_args!("cpu {}", process::cpu().as_nanos()));
+                worker::says(format_args!("passed {}", client.passed()));
+            }
             Some("stop") => break,
             None => return Ok(()),
             Some(other) => return Err(error(format!("a child does not know {other:?}"))),

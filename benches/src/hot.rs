@@ -58,6 +58,8 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
             processes: 1,
             tasks: PROCESSES * TASKS,
             locks: 1,
+            servers: 1,
+            killed: 0,
             hold,
             warm: Duration::from_millis(500).min(window),
             window: if hold.is_zero() { window / 10 } else { window },

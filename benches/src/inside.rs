@@ -42,6 +42,8 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
                 processes: 1,
                 tasks: TASKS,
                 locks: 1,
+                servers: 1,
+                killed: 0,
                 hold: Duration::ZERO,
                 warm: Duration::from_millis(200).min(window),
                 window,

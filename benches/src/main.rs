@@ -21,6 +21,7 @@ mod node;
 mod plot;
 mod process;
 mod promotion;
+mod quorum;
 mod readers;
 mod replicas;
 mod report;
@@ -44,7 +45,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 type Result<T = ()> = std::result::Result<T, Error>;
 
 /// All that can be run, in this order.
-const SCENARIOS: [(&str, &str); 20] = [
+const SCENARIOS: [(&str, &str); 21] = [
     (
         "uncontended",
         "rate, latency, commands and CPU of locks that nobody else wants, with 1 to 256 tasks",
@@ -103,6 +104,10 @@ const SCENARIOS: [(&str, &str); 20] = [
     (
         "node",
         "calls for the keys of two nodes of a cluster while the third is silent, beside those while it is not",
+    ),
+    (
+        "quorum",
+        "locks on five masters, wanted by 32 tasks and by nobody else, beside redsync's way, rslock and raw commands",
     ),
     ("readers", "how long a writer waits among 32 readers that never stop"),
     (
@@ -257,6 +262,7 @@ async fn one(scenario: &str, numbers: &[usize], size: Size) -> Result<Report> {
         "slots" => slots::run(size, numbers.first().copied()).await,
         "promotion" => promotion::run(size, numbers.first().copied()).await,
         "node" => node::run(size).await,
+        "quorum" => quorum::run(size).await,
         "readers" => readers::run(size).await,
         "replicas" => replicas::run(size).await,
         "transfers" => transfers::run(size).await,

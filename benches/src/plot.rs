@@ -74,7 +74,7 @@ impl Panel {
         let color = match contender {
             Contender::Ours(_) => RGBColor(31, 119, 180),
             Contender::Peer(..) => RGBColor(148, 148, 148),
-            Contender::Raw | Contender::Local => RGBColor(140, 190, 120),
+            Contender::Raw | Contender::Quorum(_) | Contender::Local => RGBColor(140, 190, 120),
         };
         self.bars.push(Bar {
             label: contender.to_string(),

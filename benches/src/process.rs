@@ -34,7 +34,7 @@ pub(crate) fn threads() -> Result<usize> {
     Ok(fs::read_dir("/proc/self/task")?.count())
 }
 
-/// Pins a server to one core and this process to the others, until it is dropped. Otherwise a
+/// Pins servers to one core and this process to the others, until it is dropped. Otherwise a
 /// single task becomes three times faster or slower from one moment to the next: a round trip is
 /// mostly the wake-up of an idle core, which does not happen while both run on the same core.
 pub(crate) struct Apart {
@@ -43,7 +43,7 @@ pub(crate) struct Apart {
 
 impl Apart {
     /// Returns `None` if there is only one core.
-    pub(crate) fn from(server: u32) -> Result<Option<Self>> {
+    pub(crate) fn from(servers: &[u32]) -> Result<Option<Self>> {
         let before = sched_getaffinity(None)?;
         let (mut first, mut others) = (CpuSet::new(), before);
         let Some(core) = (0..CpuSet::MAX_CPU).find(|core| before.is_set(*core)) else {
@@ -54,7 +54,9 @@ impl Apart {
         if others.count() == 0 {
             return Ok(None);
         }
-        sched_setaffinity(Pid::from_raw(i32::try_from(server)?), &first)?;
+        for server in servers {
+            sched_setaffinity(Pid::from_raw(i32::try_from(*server)?), &first)?;
+        }
         move_threads(&others)?;
         Ok(Some(Self { before }))
     }

@@ -10,7 +10,7 @@ use lock_tests::server::Server;
 use tokio::task::JoinSet;
 
 use crate::contender::{Client, Contender};
-use crate::contest::commands;
+use crate::contest::commands_of;
 use crate::plot::Panel;
 use crate::process::Apart;
 use crate::report::{Report, Verdict, count, progress, ratio, time};
@@ -29,13 +29,13 @@ const GROUPS: [(usize, Flavor); 6] = [
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flavor {
+pub(crate) enum Flavor {
     MultiThread,
     CurrentThread,
 }
 
 impl Flavor {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::MultiThread => "multi_thread",
             Self::CurrentThread => "current_thread",
@@ -54,17 +54,18 @@ impl Flavor {
 
 /// What one contender did in all rounds of a group.
 #[derive(Default)]
-struct Row {
+pub(crate) struct Row {
     /// Sections per second, by round.
-    rates: Vec<f64>,
-    /// From the call to its end.
-    cycles: Vec<Duration>,
-    commands: u64,
+    pub(crate) rates: Vec<f64>,
+    /// From the call to its end; sorted.
+    pub(crate) cycles: Vec<Duration>,
+    pub(crate) commands: u64,
     cpu: Duration,
     /// Sections that ended in an error instead.
-    errors: usize,
+    pub(crate) errors: usize,
 }
 
+/// By the index of the group.
 type Rows = HashMap<(usize, Contender), Row>;
 
 /// Those without figures, and why.
@@ -81,11 +82,11 @@ type Work = (Vec<Duration>, usize);
 
 impl AtWork {
     /// Begins to connect; the first [answer](Self::answer) tells when it is done.
-    fn start(contender: Contender, url: String, tasks: usize, flavor: Flavor) -> Self {
+    fn start(contender: Contender, urls: Vec<String>, tasks: usize, flavor: Flavor) -> Self {
         let (orders, asked) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
         std::thread::spawn(move || {
-            let ended = Self::serve(contender, &url, tasks, flavor, &asked, &answer);
+            let ended = Self::serve(contender, &urls, tasks, flavor, &asked, &answer);
             // Nobody listens to one that was left behind.
             let _ = ended.or_else(|error| answer.send(Err(error)));
         });
@@ -94,7 +95,7 @@ impl AtWork {
 
     fn serve(
         contender: Contender,
-        url: &str,
+        urls: &[String],
         tasks: usize,
         flavor: Flavor,
         asked: &mpsc::Receiver<Duration>,
@@ -102,7 +103,7 @@ impl AtWork {
     ) -> Result {
         let runtime = flavor.build()?;
         let names: Arc<[String]> = (0..tasks).map(|task| format!("bench:{task}")).collect();
-        let client = runtime.block_on(contender.connect(url, names))?;
+        let client = runtime.block_on(contender.connect(urls, names))?;
         answer.send(Ok(Work::default())).map_err(|_| "nobody listens")?;
         while let Ok(window) = asked.recv() {
             let done = runtime.block_on(work(&client, tasks, window));
@@ -132,26 +133,39 @@ impl AtWork {
 
 pub(crate) async fn run(size: Size) -> Result<Report> {
     // A runtime of its own for every group; this one is not to be blocked.
-    tokio::task::spawn_blocking(move || measure(size)).await?
+    tokio::task::spawn_blocking(move || {
+        let contenders = Contender::all(size);
+        let (rows, absent) = measure("uncontended", &contenders, &GROUPS, 1, size)?;
+        Ok(report(&contenders, &rows, &absent))
+    })
+    .await?
 }
 
-fn measure(size: Size) -> Result<Report> {
+/// Measures contenders in groups of so many tasks in such a runtime. More than one server are the masters of a quorum. Blocks its thread.
+pub(crate) fn measure(
+    what: &'static str,
+    contenders: &[Contender],
+    groups: &[(usize, Flavor)],
+    servers: usize,
+    size: Size,
+) -> Result<(Rows, Absent)> {
     let (rounds, window) = match size {
         Size::Full => (7, Duration::from_millis(120)),
         Size::Smoke => (1, Duration::from_millis(4)),
     };
-    let contenders = Contender::all(size);
     let mut absent = Absent::new();
-    let bar = progress("uncontended", GROUPS.len() * (rounds + 1) * contenders.len());
+    let bar = progress(what, groups.len() * (rounds + 1) * contenders.len());
     let mut rows = Rows::new();
-    for (group, (tasks, flavor)) in GROUPS.into_iter().enumerate() {
-        let server = Server::start();
+    for (group, (tasks, flavor)) in groups.iter().copied().enumerate() {
+        let servers: Vec<_> = (0..servers).map(|_| Server::start()).collect();
+        let urls: Vec<_> = servers.iter().map(Server::url).collect();
+        let pids: Vec<_> = servers.iter().map(Server::pid).collect();
         // With one task a round trip is mostly the waking of an idle core, and where the two sides happen to run decides.
-        let _apart = (tasks == 1).then(|| Apart::from(server.pid())).transpose()?;
+        let _apart = (tasks == 1).then(|| Apart::from(&pids)).transpose()?;
         let starting: Vec<_> = contenders
             .iter()
             .filter(|contender| !absent.contains_key(contender))
-            .map(|contender| (*contender, AtWork::start(*contender, server.url(), tasks, flavor)))
+            .map(|contender| (*contender, AtWork::start(*contender, urls.clone(), tasks, flavor)))
             .collect();
         let mut working = Vec::new();
         for (contender, at_work) in starting {
@@ -166,7 +180,7 @@ fn measure(size: Size) -> Result<Report> {
             let mut gone = Vec::new();
             for (contender, at_work) in &working {
                 bar.set_message(format!("{tasks} tasks, {}: {contender}", flavor.name()));
-                let (before, cpu) = (commands(&server)?, process::cpu());
+                let (before, cpu) = (commands_of(&servers)?, process::cpu());
                 let began = Instant::now();
                 let (mut cycles, failed) = match at_work.work(*contender, window) {
                     Ok(done) => done,
@@ -181,7 +195,7 @@ fn measure(size: Size) -> Result<Report> {
                     let row = rows.entry((group, *contender)).or_default();
                     row.rates.push(ratio(cycles.len(), took));
                     row.cycles.append(&mut cycles);
-                    row.commands += commands(&server)?.saturating_sub(before + 1);
+                    row.commands += commands_of(&servers)?.saturating_sub(before + servers.len() as u64);
                     row.cpu += cpu;
                     row.errors += failed;
                 }
@@ -190,8 +204,25 @@ fn measure(size: Size) -> Result<Report> {
             working.retain(|(contender, _)| !gone.contains(contender));
         }
     }
+    for row in rows.values_mut() {
+        row.cycles.sort_unstable();
+    }
     bar.finish_and_clear();
-    Ok(report(&contenders, &mut rows, &absent))
+    Ok((rows, absent))
+}
+
+/// The median of the rounds' own ratios.
+pub(crate) fn against(rows: &Rows, group: usize, one: Contender, other: Contender) -> f64 {
+    let ratios: Vec<_> = rates(rows, group, one)
+        .iter()
+        .zip(rates(rows, group, other))
+        .map(|(one, other)| ratio(*one, *other))
+        .collect();
+    median(&ratios)
+}
+
+fn rates(rows: &Rows, group: usize, contender: Contender) -> &[f64] {
+    rows.get(&(group, contender)).map_or(&[], |row| &row.rates)
 }
 
 /// A peer that fails or hangs is left out from then on.
@@ -230,7 +261,7 @@ async fn work(client: &Client, tasks: usize, window: Duration) -> Result<Work> {
     Ok((cycles, failed))
 }
 
-fn report(contenders: &[Contender], rows: &mut Rows, absent: &Absent) -> Report {
+fn report(contenders: &[Contender], rows: &Rows, absent: &Absent) -> Report {
     let mut report = Report::new(
         "uncontended",
         "Tasks of one process, each with a lock of its own; medians of short alternating rounds. With one task, the server is \
@@ -251,13 +282,12 @@ fn report(contenders: &[Contender], rows: &mut Rows, absent: &Absent) -> Report 
     for (group, (tasks, flavor)) in GROUPS.into_iter().enumerate() {
         let mut panel = Panel::logarithmic(format!("sections per second, {tasks} tasks, {}", flavor.name()));
         for contender in contenders {
-            let Some(row) = rows.get_mut(&(group, *contender)) else {
+            let Some(row) = rows.get(&(group, *contender)) else {
                 let why = absent.get(contender).map_or("not measured", String::as_str);
                 let before = vec![tasks.to_string(), flavor.name().to_owned()];
                 report.absent(before, *contender, why);
                 continue;
             };
-            row.cycles.sort_unstable();
             let sections = row.cycles.len();
             if row.errors > 0 {
                 report.note(format!(
@@ -289,18 +319,8 @@ fn report(contenders: &[Contender], rows: &mut Rows, absent: &Absent) -> Report 
 }
 
 fn verdicts(rows: &Rows, group: usize, tasks: usize, flavor: Flavor) -> Vec<Verdict> {
-    let rates = |contender| {
-        rows.get(&(group, contender))
-            .map_or(&[][..], |row| row.rates.as_slice())
-    };
-    let against = |one, other| {
-        let ratios: Vec<_> = rates(one)
-            .iter()
-            .zip(rates(other))
-            .map(|(one, other)| ratio(*one, *other))
-            .collect();
-        median(&ratios)
-    };
+    let rates = |contender| rates(rows, group, contender);
+    let against = |one, other| against(rows, group, one, other);
     let measured = |peer: &Contender| !rates(*peer).is_empty();
     let Some(best) = Contender::peers()
         .filter(measured)

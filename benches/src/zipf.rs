@@ -49,6 +49,8 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
             processes: if alone { 1 } else { PROCESSES },
             tasks: if alone { PROCESSES * TASKS } else { TASKS },
             locks,
+            servers: 1,
+            killed: 0,
             hold: Duration::from_millis(1),
             warm: Duration::from_millis(500).min(window),
             window,

@@ -43,6 +43,7 @@ scenarios! {
     slots_runs: "slots",
     promotion_runs: "promotion",
     node_runs: "node",
+    quorum_runs: "quorum",
     readers_runs: "readers",
     replicas_runs: "replicas",
     transfers_runs: "transfers",

@@ -2,6 +2,7 @@
 
 mod ours;
 mod peers;
+mod quorum;
 mod raw;
 
 use std::fmt;
@@ -29,6 +30,8 @@ pub(crate) enum Contender {
     Peer(Crate, Tuning),
     /// The commands by themselves, each awaited: what any such lock can reach at most.
     Raw,
+    /// A lock on several masters without a library.
+    Quorum(Way),
     /// `tokio::sync::Mutex`: what is possible in one process.
     Local,
 }
@@ -42,6 +45,7 @@ pub(crate) const OURS_ALONE: &str = "LOCK_BENCH_OURS_ALONE";
 
 pub(crate) use ours::Variant;
 use peers::{Crate, Hang, Tuning};
+use quorum::Way;
 
 impl Contender {
     pub(crate) const OURS: Self = Self::Ours(Variant::Default);
@@ -49,6 +53,8 @@ impl Contender {
     pub(crate) const NEVER_LEFT_FREE: Self = Self::Ours(Variant::NeverLeftFree);
     pub(crate) const FAIR: Self = Self::Ours(Variant::Fair);
     pub(crate) const PIPELINED: Self = Self::Ours(Variant::Pipelined);
+    pub(crate) const RAW_TO_ALL: Self = Self::Quorum(Way::Raw);
+    const REDSYNC: Self = Self::Quorum(Way::Redsync);
 
     /// All of a run, in the order of the tables. A smoke run needs no peer.
     pub(crate) fn all(size: Size) -> Vec<Self> {
@@ -82,6 +88,18 @@ impl Contender {
             .flat_map(|peer| [Self::Peer(peer, Tuning::Defaults), Self::Peer(peer, Tuning::Best)])
     }
 
+    /// Those that keep a lock on several masters and contend for it, in the order of the tables.
+    pub(crate) fn on_a_quorum(size: Size) -> Vec<Self> {
+        let mut all = vec![Self::OURS];
+        if std::env::var_os(OURS_ALONE).is_none() {
+            all.push(Self::REDSYNC);
+            if size == Size::Full {
+                all.extend([Tuning::Defaults, Tuning::Best].map(|tuning| Self::Peer(Crate::Rslock, tuning)));
+            }
+        }
+        all
+    }
+
     pub(crate) const fn is_peer(self) -> bool {
         matches!(self, Self::Peer(..))
     }
@@ -91,15 +109,18 @@ impl Contender {
         match self {
             Self::Peer(peer, tuning) => Some(format!("{self}: {}", peer.note(tuning))),
             Self::Raw => Some(format!("{self}: {}", raw::NOTE)),
+            Self::Quorum(way) => Some(format!("{self}: {}", way.note())),
             Self::Ours(_) | Self::Local => None,
         }
     }
 
-    /// Its client in this process, for the locks of these names.
-    pub(crate) async fn connect(self, url: &str, names: Arc<[String]>) -> Result<Client> {
+    /// Its client in this process, for the locks of these names on one server, or on several masters if it is one [of those](Self::on_a_quorum).
+    pub(crate) async fn connect(self, urls: &[String], names: Arc<[String]>) -> Result<Client> {
+        let url = urls.first().ok_or("no server")?;
         let inner = match self {
-            Self::Ours(variant) => Inner::Ours(ours::connect(url, variant).await?),
-            Self::Peer(peer, tuning) => Inner::Peer(peers::connect(url, peer, tuning).await?),
+            Self::Ours(variant) => Inner::Ours(ours::connect(urls, variant).await?),
+            Self::Peer(peer, tuning) => Inner::Peer(peers::connect(urls, peer, tuning).await?),
+            Self::Quorum(way) => Inner::Quorum(quorum::connect(urls, way).await?),
             Self::Raw => Inner::Raw(raw::connect(url).await?),
             Self::Local => Inner::Local(names.iter().map(|_| tokio::sync::Mutex::default()).collect()),
         };
@@ -113,6 +134,7 @@ impl fmt::Display for Contender {
             Self::Ours(variant) => variant.fmt(f),
             Self::Peer(peer, tuning) => write!(f, "{peer}, {tuning}"),
             Self::Raw => f.write_str("raw commands"),
+            Self::Quorum(way) => way.fmt(f),
             Self::Local => f.write_str("local tokio Mutex"),
         }
     }
@@ -127,6 +149,7 @@ impl FromStr for Contender {
             .into_iter()
             .chain(Self::hanging())
             .chain([Self::Raw, Self::Local])
+            .chain(Way::ALL.map(Self::Quorum))
             .find(|contender| contender.to_string() == name)
             .ok_or_else(|| error(format!("there is no contender {name:?}")))
     }
@@ -144,6 +167,7 @@ enum Inner {
     Ours(ours::Client),
     Peer(peers::Client),
     Raw(raw::Client),
+    Quorum(quorum::Client),
     Local(Arc<[tokio::sync::Mutex<()>]>),
 }
 
@@ -156,12 +180,21 @@ impl Client {
             Inner::Ours(client) => client.section(name, hold).await?,
             Inner::Peer(client) => client.section(name, hold).await?,
             Inner::Raw(client) => client.section(name, hold).await?,
+            Inner::Quorum(client) => client.section(name, hold).await?,
             Inner::Local(locks) => {
                 let _guard = locks.get(lock).ok_or("there is no such lock")?.lock().await;
                 inside(hold).await
             }
         };
         Ok(Section { asked, granted, left })
+    }
+
+    /// The grants that came from this process and not from a server.
+    pub(crate) fn passed(&self) -> u64 {
+        match &self.inner {
+            Inner::Ours(client) => client.passed(),
+            Inner::Peer(_) | Inner::Raw(_) | Inner::Quorum(_) | Inner::Local(_) => 0,
+        }
     }
 }
 

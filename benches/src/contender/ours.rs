@@ -47,8 +47,15 @@ pub(super) struct Client {
     variant: Variant,
 }
 
-pub(super) async fn connect(url: &str, variant: Variant) -> Result<Client> {
-    let builder = LockManager::builder(url).default_lease(LEASE).default_wait(WAIT);
+pub(super) async fn connect(urls: &[String], variant: Variant) -> Result<Client> {
+    let url = match urls {
+        [one] => one.clone(),
+        several => {
+            let masters: Vec<_> = several.iter().map(|url| url.trim_start_matches("redis://")).collect();
+            format!("redlock://{}", masters.join(","))
+        }
+    };
+    let builder = LockManager::builder(&url).default_lease(LEASE).default_wait(WAIT);
     let builder = match variant {
         Variant::HandoverOff => builder.handover(HandoverLimits::OFF),
         Variant::NeverLeftFree => builder.leave_free(Duration::ZERO, Duration::ZERO),
@@ -56,10 +63,18 @@ pub(super) async fn connect(url: &str, variant: Variant) -> Result<Client> {
     };
     let locks = builder.build()?;
     locks.check_connection().await?;
+    if urls.len() > 1 {
+        // The masters are new and have forgotten nothing.
+        locks.open_quorum().await?;
+    }
     Ok(Client { locks, variant })
 }
 
 impl Client {
+    pub(super) fn passed(&self) -> u64 {
+        self.locks.stats().passed
+    }
+
     pub(super) async fn section(&self, name: &str, hold: Duration) -> Result<Inside> {
         let request = self.locks.lock(name);
         let request = match self.variant {

@@ -112,10 +112,12 @@ pub(super) enum Client {
     Hanging,
 }
 
-pub(super) async fn connect(url: &str, peer: Crate, tuning: Tuning) -> Result<Client> {
+pub(super) async fn connect(urls: &[String], peer: Crate, tuning: Tuning) -> Result<Client> {
+    let url = urls.first().ok_or("no server")?.as_str();
     Ok(match peer {
         Crate::Rslock => {
-            let mut manager = rslock::LockManager::new(vec![url]);
+            let urls = urls.iter().map(String::as_str).collect();
+            let mut manager = rslock::LockManager::new(urls);
             if tuning == Tuning::Best {
                 manager.set_retry(u32::MAX, SHORTEST_PAUSE * 2);
             }

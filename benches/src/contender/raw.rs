@@ -12,7 +12,9 @@ use crate::Result;
 pub(super) const NOTE: &str = "`SET NX PX` and `EVALSHA` of a compare-and-delete by `redis` 1.8, each awaited, on one multiplexed connection per process; \
      one attempt every 1 ms";
 
-const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
+/// Deletes a key that has a value.
+pub(super) const RELEASE: &str =
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
 
 static TOKENS: AtomicU64 = AtomicU64::new(0);
 

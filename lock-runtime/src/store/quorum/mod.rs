@@ -330,7 +330,7 @@ impl Quorum {
             let fence = tally.fence_of(first);
             let until = self.now().after(SPLIT_FOR.min(wanted.ttl / 2));
             for round in 1.. {
-                if !matches!(counted, Count::Busy(_)) || ballot.is_over() || self.now() >= until {
+                if !matches!(counted, Count::Busy(at) if at > first) || ballot.is_over() || self.now() >= until {
                     break;
                 }
                 ballot.stand_at(first);

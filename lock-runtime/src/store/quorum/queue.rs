@@ -138,10 +138,11 @@ impl Quorum {
                 return Ok(QueueOutcome::Granted { fence, since });
             }
             self.give_back(&ballot, &tally, late, Some(at), request.ttl).await;
-            // Others wait at an earlier master, so this call does as well.
             if let Count::Busy(earlier) = counted
                 && earlier < at
             {
+                // The call with the vote of the earlier master keeps asking for that of this one: if both kept
+                // what they have, neither would get the lock.
                 self.note_busy(request.key, earlier);
                 break;
             }
@@ -184,5 +185,68 @@ impl Quorum {
         if !self.host.spawn_by(timer, calls) {
             self.is_calling.store(false, Ordering::Release);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::QuorumStore;
+    use super::*;
+    use crate::host::{Clock, Host, TokioClock};
+    use crate::store::memory::MemoryStore;
+    use crate::store::{AcquireRequest, ContentionSlot, HolderValue, LockStore, Receipt, ReleaseRequest};
+
+    /// Two calls that have been handed different masters each have a vote that the other one needs.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_gives_its_claim_up_where_an_earlier_master_is_busy() -> Result<(), StoreError> {
+        let host = Host::process();
+        let stores: [Arc<dyn LockStore>; 3] = std::array::from_fn(|_| Arc::new(MemoryStore::on(&host)) as _);
+        let masters = stores.iter().enumerate();
+        let masters = masters.map(|(at, store)| (format!("master {at}"), Arc::clone(store)));
+        let quorum = QuorumStore::new(&host, masters.collect(), Duration::from_secs(1))?;
+        let (key, ttl) = (Arc::<str>::from("k"), Duration::from_secs(30));
+        let (value, other) = (HolderValue::of("value"), HolderValue::of("other"));
+        for store in &stores {
+            let request = AcquireRequest {
+                key: &key,
+                value: &other,
+                ttl,
+                fence: false,
+                tell_remaining: false,
+                fair: false,
+                receipt: &Receipt::default(),
+            };
+            store.acquire(&request).await?;
+        }
+        quorum.0.note_busy(&key, 1);
+
+        let began = tokio::time::Instant::now();
+        let (receipt, contention) = (Receipt::default(), ContentionSlot::default());
+        let request = QueueRequest {
+            key: &key,
+            value: &value,
+            ttl,
+            fence: false,
+            clock: &(Arc::new(TokioClock) as Arc<dyn Clock>),
+            receipt: &receipt,
+            contention: &contention,
+        };
+        let release = ReleaseRequest {
+            key: &key,
+            value: &other,
+            keep: None,
+            unanswered_on: None,
+            elsewhere: false,
+            queued: None,
+            leave_free: None,
+            receipt: &Receipt::default(),
+        };
+        let (outcome, released) = tokio::join!(quorum.queue(&request), stores[1].release(&release));
+        released?;
+        assert!(matches!(outcome?, QueueOutcome::Lapsed));
+        assert!(began.elapsed() < SHORTEST_CLAIM, "{:?}", began.elapsed());
+        // The next place is at the first master.
+        assert_eq!(quorum.0.queue_of(&key), Some(0));
+        Ok(())
     }
 }
