@@ -37,11 +37,11 @@ const FIRST_TRY: Duration = Duration::from_millis(300);
 
 impl Access {
     /// Releases whatever an abandoned attempt has taken, or may still get, in the background.
-    pub(crate) fn abandon(self: &Arc<Self>, abandoned: Abandoned) {
-        let Err(abandoned) = self.store.abandon(abandoned) else {
+    pub(crate) fn abandon(self: &Arc<Self>, abandoned: &Abandoned) {
+        if self.store.abandon(abandoned) {
             return;
-        };
-        let Abandoned { ttl, queued, .. } = abandoned;
+        }
+        let Abandoned { ttl, queued, .. } = *abandoned;
         let now = self.now();
         let (may_hold, held_for, kept_for) = match queued {
             None => (true, ttl, ttl),

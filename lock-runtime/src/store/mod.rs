@@ -190,12 +190,12 @@ pub trait LockStore: Debug + Send + Sync + 'static {
     /// Gives up an attempt, or a place in the queue: releases whatever it has taken or may still get, in
     /// the background, until the store can no longer have it. Returns at once.
     ///
-    /// # Errors
-    /// Returns `abandoned` if the store leaves this to the runtime, which then repeats
+    /// Returns `false` if the store leaves this to the runtime, which then repeats
     /// [`release`](Self::release). So it is by default; a store of several servers has to know by
     /// itself which of them were asked.
-    fn abandon(&self, abandoned: Abandoned) -> Result<(), Abandoned> {
-        Err(abandoned)
+    fn abandon(&self, abandoned: &Abandoned) -> bool {
+        let _ = abandoned;
+        false
     }
 
     /// Queues a release and returns without waiting for the answer. The store carries the release

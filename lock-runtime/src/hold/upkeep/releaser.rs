@@ -44,7 +44,7 @@ impl Stake {
         if receipt.connection().is_none() {
             return;
         }
-        manager.access.abandon(Abandoned {
+        manager.access.abandon(&Abandoned {
             keys: std::iter::once(&self.key).chain(&self.others).cloned().collect(),
             value: self.value.clone(),
             ttl: self.ttl,

@@ -388,10 +388,10 @@ impl Quorum {
                 return;
             }
         }
-        self.abandon_at(at, given_up);
+        self.abandon_at(at, &given_up);
     }
 
-    pub(super) fn abandon_at(&self, at: usize, abandoned: Abandoned) {
+    pub(super) fn abandon_at(&self, at: usize, abandoned: &Abandoned) {
         if let Some(master) = self.masters.get(at) {
             master.access.abandon(abandoned);
         }

@@ -103,7 +103,7 @@ impl Ballot {
         state.over = before.over;
         state.stood_at = before.stood_at;
         state.value = before.value.clone();
-        state.asked = before.asked.clone();
+        state.asked.clone_from(&before.asked);
         let asked = before.asked.iter().enumerate();
         state.had = asked
             .map(|(at, asked)| asked.is_some() || before.stood_at == Some(at))

@@ -242,7 +242,7 @@ impl Releases {
             let mut given_up = self.quorum.given_up(&ballot, at, receipt.as_deref(), ballot.ttl());
             given_up.keys = std::iter::once(Arc::clone(&key)).collect();
             given_up.queued = self.queued.filter(|_| self.stood_at == Some(at));
-            self.quorum.abandon_at(at, given_up);
+            self.quorum.abandon_at(at, &given_up);
         }
     }
 }
@@ -302,7 +302,7 @@ impl Quorum {
                 }
                 // The lock may have been released meanwhile.
                 if ballot.is_over() && !is_busy && receipt.connection().is_some() {
-                    quorum.abandon_at(at, quorum.given_up(&ballot, at, Some(&receipt), ttl));
+                    quorum.abandon_at(at, &quorum.given_up(&ballot, at, Some(&receipt), ttl));
                 }
             }
             ballot.has_returned(at);
@@ -434,7 +434,7 @@ impl Quorum {
     }
 
     /// Gives up whatever a value may have, or get, at any master.
-    pub(super) fn abandon_votes(&self, abandoned: Abandoned) {
+    pub(super) fn abandon_votes(&self, abandoned: &Abandoned) {
         let first = abandoned.keys.first().map_or("", |key| &**key);
         let ballot = self.ballots.get(first, abandoned.value.as_str());
         let stood_at = ballot.as_ref().and_then(|ballot| ballot.stood_at());
@@ -455,7 +455,7 @@ impl Quorum {
                 Some(_) => continue,
                 None => at_master.unanswered_on = None,
             }
-            self.abandon_at(at, at_master);
+            self.abandon_at(at, &at_master);
         }
     }
 

@@ -519,9 +519,9 @@ impl LockStore for QuorumStore {
         boxed!(self.0, |quorum| quorum.release_votes(request))
     }
 
-    fn abandon(&self, abandoned: Abandoned) -> Result<(), Abandoned> {
+    fn abandon(&self, abandoned: &Abandoned) -> bool {
         self.0.abandon_votes(abandoned);
-        Ok(())
+        true
     }
 
     fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {

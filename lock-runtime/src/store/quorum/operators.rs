@@ -159,7 +159,7 @@ impl Quorum {
         if said.iter().filter(|said| said.is_ok()).count() < self.majority() {
             return Err(self.too_few(None).into_unknown());
         }
-        Ok(said.into_iter().any(|said| said.unwrap_or_default()))
+        Ok(said.into_iter().any(Result::unwrap_or_default))
     }
 
     pub(super) async fn look_at_setup(self: &Arc<Self>, min_replicas: u32) -> Result<Vec<String>, StoreError> {

@@ -212,7 +212,7 @@ fn take_back(client: &Client, what: What, value: &HolderValue, receipt: &Receipt
         elsewhere: true,
         tracked,
     };
-    assert!(client.store.abandon(abandoned).is_ok());
+    assert!(client.store.abandon(&abandoned));
 }
 
 /// The lock thread takes back what it has and gets, which lets the others go on. When it goes on by itself, it
