@@ -15,6 +15,7 @@ const TASKS: usize = 8;
 /// What the project's promises are about.
 const PROMISED: Duration = Duration::from_millis(5);
 
+#[allow(clippy::too_many_lines, reason = "the table and its settings")]
 pub(crate) async fn run(size: Size) -> Result<Report> {
     let mut report = Report::new(
         "hot",
@@ -60,6 +61,7 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
             locks: 1,
             servers: 1,
             killed: 0,
+            rest: Duration::ZERO,
             hold,
             warm: Duration::from_millis(500).min(window),
             window: if hold.is_zero() { window / 10 } else { window },

@@ -511,7 +511,7 @@ impl LockManagerBuilder {
                     masters.push(self.quorum_server(info)?);
                     continue;
                 }
-                #[cfg(any(feature = "custom-store", feature = "testing", test))]
+                #[cfg(feature = "custom-store")]
                 Given::Store(store) => Arc::clone(store),
             };
             masters.push((format!("{name} {}", nth + 1), store));
@@ -534,7 +534,7 @@ pub struct QuorumMaster(Given);
 #[derive(Clone)]
 enum Given {
     Url(String),
-    #[cfg(any(feature = "custom-store", feature = "testing", test))]
+    #[cfg(feature = "custom-store")]
     Store(Arc<dyn LockStore>),
 }
 
@@ -549,7 +549,7 @@ impl QuorumMaster {
                 let address = address.rsplit_once('@').map_or(address, |(_, address)| address);
                 address.split(['/', '?', '#']).next().unwrap_or_default().to_owned()
             }
-            #[cfg(any(feature = "custom-store", feature = "testing", test))]
+            #[cfg(feature = "custom-store")]
             Given::Store(_) => "store".to_owned(),
         }
     }

@@ -105,8 +105,7 @@ pub struct Health {
 impl Health {
     /// Returns `true` if locks can be taken: each server that keeps locks is
     /// [connected](ServerState::Connected), or at least [degraded](ServerState::Degraded), and none has
-    /// said that it is a [replica](ServerRole::Replica). Of the masters of a quorum, as many as are
-    /// [`needed`](Self::needed).
+    /// said that it is a [replica](ServerRole::Replica).
     ///
     /// Of the masters of a quorum, a majority is enough. It says nothing about sentinels, of which locks need
     /// none while the master stays.

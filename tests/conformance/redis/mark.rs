@@ -490,6 +490,7 @@ async fn a_closing_is_told_once() {
         opens_in(ask(&a, way, "k").await);
     }
     assert_eq!(levels(), [Level::INFO, Level::WARN]);
+    open(&a).await;
     server.restart();
     closes(&a, "k").await;
     assert_eq!(levels(), [Level::INFO, Level::WARN, Level::WARN]);

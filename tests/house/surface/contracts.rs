@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use lock_runtime::{
     Backoff, BootClock, ConfigError, Credentials, Effect, FencingToken, HandoverLimits, Health, HealthChanges,
     HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager, LockManagerBuilder,
-    LockMode, LockRequest, LostReason, Moment, OnLost, ServerHealth, ServerRole, ServerState, Stats, StoreError,
-    TokioClock, store, testing,
+    LockMode, LockRequest, LostReason, MasterInfo, Moment, OnLost, QuorumMaster, ServerHealth, ServerRole, ServerState,
+    Stats, StoreError, TokioClock, store, testing,
 };
 
 fn top() -> PathBuf {
@@ -54,7 +54,7 @@ macro_rules! types {
 
 types! {
     Backoff, BootClock, ConfigError, Credentials, HandoverLimits, HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager,
-    LockManagerBuilder, LockRequest, LostReason, LockMode, FencingToken, Moment, OnLost, Stats, TokioClock,
+    LockManagerBuilder, MasterInfo, QuorumMaster, store::Abandoned, store::quorum::QuorumStore, LockRequest, LostReason, LockMode, FencingToken, Moment, OnLost, Stats, TokioClock,
     store::AcquireAllRequest<'_>, store::AcquireRequest<'_>, store::Attempt, store::AttemptAll, store::Fence, store::HolderValue, store::Lane, store::LeaveFree,
     store::Limited, store::LockPage, store::LossHint, Effect, store::QueueRequest<'_>, store::Queued, store::Receipt,
     store::ReleaseRequest<'_>, store::RenewRequest, store::Replicated, Health, HealthChanges, ServerHealth, ServerRole, ServerState, store::ContentionSlot, StoreError, store::QueueOutcome, store::Ownership,
@@ -106,6 +106,7 @@ async fn the_future_of_every_public_async_function_is_send() {
     future("LockManager::inspect", all, locks.inspect("k"));
     future("LockManager::list", all, locks.list("*"));
     future("LockManager::force_release", all, locks.force_release("k"));
+    future("LockManager::open_quorum", all, locks.open_quorum());
     future("LockManager::shutdown", all, locks.shutdown());
     future("LockRequest::acquire", all, request().acquire());
     future("LockRequest::try_acquire", all, request().try_acquire());

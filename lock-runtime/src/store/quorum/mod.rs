@@ -26,8 +26,6 @@ mod master;
 mod operators;
 mod queue;
 mod requests;
-#[cfg(test)]
-mod tests;
 pub(crate) mod url;
 
 use std::collections::{HashMap, HashSet};
@@ -615,3 +613,6 @@ impl LockStore for QuorumStore {
         self.release(request).now_or_never()?.ok()
     }
 }
+
+#[cfg(test)]
+mod tests;
