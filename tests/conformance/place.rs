@@ -102,7 +102,7 @@ impl Place for QuorumInMemory {
     fn store(&self) -> Arc<dyn LockStore> {
         let masters = self.0.iter().enumerate();
         let masters = masters.map(|(nth, store)| (format!("master {nth}"), Arc::clone(store) as Arc<dyn LockStore>));
-        Arc::new(QuorumStore::of(masters).unwrap())
+        Arc::new(QuorumStore::of(masters, PATIENCE).unwrap())
     }
 
     async fn age(&self, span: Duration) {
@@ -143,7 +143,7 @@ impl Place for QuorumOfServers {
             .0
             .iter()
             .map(|server| (server.url(), Arc::new(Self::master(server)) as Arc<dyn LockStore>));
-        Arc::new(QuorumStore::of(masters).unwrap())
+        Arc::new(QuorumStore::of(masters, PATIENCE).unwrap())
     }
 
     async fn age(&self, span: Duration) {

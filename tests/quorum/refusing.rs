@@ -143,6 +143,41 @@ async fn a_server_that_cannot_be_a_master_is_named() {
     }
 }
 
+/// It would vote twice.
+#[tokio::test]
+async fn a_server_with_two_names_is_named_by_both() {
+    let masters: [Server; 2] = std::array::from_fn(|_| Server::start());
+    let port = masters[0].port();
+    let [one, other] = ["127.0.0.1", "localhost"].map(|host| format!("{host}:{port}"));
+    let urls = [format!("redis://{one}"), masters[1].url(), format!("redis://{other}")];
+    let said = refused(urls.iter().map(String::as_str)).await;
+    let wanted = format!("`{one}` and `{other}` are the same server, which would vote twice");
+    assert!(
+        said.contains(&wanted) && said.contains("give each master once"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_may_drop_locks_is_named() {
+    let masters: [Server; 2] = std::array::from_fn(|_| Server::start());
+    let dropping = Server::builder()
+        .arg("maxmemory", "100mb")
+        .arg("maxmemory-policy", "volatile-lru");
+    let dropping = dropping.start();
+    let urls = [masters[0].url(), dropping.url(), masters[1].url()];
+    let said = refused(urls.iter().map(String::as_str)).await;
+    for says in [
+        &*dropping.addr().to_string(),
+        "volatile-lru",
+        "set `maxmemory-policy noeviction` at each master",
+    ] {
+        assert!(said.contains(says), "{says}: {said}");
+    }
+    dropping.cmd(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    check(LockManager::builder_quorum(urls)).await.unwrap();
+}
+
 #[tokio::test]
 async fn numbers_of_masters_that_make_no_quorum_are_refused() {
     let servers: [Server; 4] = std::array::from_fn(|_| Server::start());

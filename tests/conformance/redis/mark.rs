@@ -1,7 +1,7 @@
 //! A server that is one of several masters: it gives no lock while it may have forgotten one.
 
-use std::fmt::{Debug, Write};
-use std::sync::{Arc, Mutex};
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_runtime::store::memory::MemoryStore;
@@ -11,10 +11,6 @@ use lock_runtime::{BootClock, LockManager};
 use lock_tests::server::Kind;
 use lock_tests::{Action, PATIENCE, Proxy, Server, chain, eventually, eventually_some};
 use tokio::task::JoinSet;
-use tracing::Level;
-use tracing::field::{Field, Visit};
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use super::store::FENCED;
 use crate::place::{Ask, Client, GRANTED, LONG};
@@ -442,58 +438,4 @@ async fn a_single_server_has_no_mark_and_is_not_asked_for_one() {
     }
     let about_it = |command: &lock_tests::Command| command.mentions("lock-mark") || command.is("INFO");
     assert_eq!(proxy.count(about_it), 0);
-}
-
-/// The levels and texts of what is told about a closed server.
-#[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<(Level, String)>>>);
-
-impl<S: tracing::Subscriber> Layer<S> for Told {
-    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-        struct Text(String);
-        impl Visit for Text {
-            fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-                write!(self.0, "{field}={value:?} ").unwrap();
-            }
-        }
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        if text.0.contains("takes none until it opens") {
-            self.0.lock().unwrap().push((*event.metadata().level(), text.0));
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_closing_is_told_once() {
-    let server = Server::start();
-    let told = Told::default();
-    let _subscriber = tracing::subscriber::set_default(tracing_subscriber::registry().with(told.clone()));
-    let levels = || {
-        told.0
-            .lock()
-            .unwrap()
-            .iter()
-            .map(|(level, _)| *level)
-            .collect::<Vec<_>>()
-    };
-    let a = client(&server.url(), "a", LONG);
-    for way in WAYS {
-        opens_in(ask(&a, way, "k").await);
-    }
-    assert_eq!(levels(), [Level::INFO]);
-    open(&a).await;
-    ask(&a, "plain", "k").await.unwrap();
-    assert_eq!(levels(), [Level::INFO]);
-    server.cmd(&["FLUSHALL"]);
-    for way in WAYS {
-        opens_in(ask(&a, way, "k").await);
-    }
-    assert_eq!(levels(), [Level::INFO, Level::WARN]);
-    open(&a).await;
-    server.restart();
-    closes(&a, "k").await;
-    assert_eq!(levels(), [Level::INFO, Level::WARN, Level::WARN]);
-    let address = server.addr().to_string();
-    assert!(told.0.lock().unwrap().iter().all(|(_, text)| text.contains(&address)));
 }

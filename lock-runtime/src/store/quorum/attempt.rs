@@ -22,6 +22,9 @@ const OWING_FOR: Duration = Duration::from_millis(100);
 /// The time for which a call waits until its votes are given back.
 pub(super) const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(20);
 
+/// The shortest time limit for one master's answer.
+const SHORTEST_PATIENCE: Duration = Duration::from_millis(100);
+
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
@@ -138,9 +141,10 @@ impl Drop for Asking<'_> {
 }
 
 impl Quorum {
-    /// Returns the time limit for one master's answer, which is small against the lease.
+    /// Returns the time limit for one master's answer, which is small against the lease, unless the lease is
+    /// shorter than what a connection or a busy machine may take.
     pub(super) fn patience(&self, ttl: Duration) -> Duration {
-        (self.response_timeout / 2).min(ttl / 4)
+        (self.response_timeout / 2).min((ttl / 4).max(SHORTEST_PATIENCE))
     }
 
     pub(super) fn majority(&self) -> usize {
@@ -178,8 +182,9 @@ impl Quorum {
             }
         }
         let timer = self.timer();
-        let limit = self.patience(wanted.ttl);
+        let mut limit = self.patience(wanted.ttl);
         let mut is_late = false;
+        let asked = asking.requests.owing().count();
         loop {
             let counted = count(&tally.votes);
             if counted != Count::Open || asking.requests.is_empty() || is_late {
@@ -189,6 +194,12 @@ impl Quorum {
             let left = limit.saturating_sub(self.now().since(asking.began));
             let answers = answers_within(&self.host, timer, left, &mut asking.requests).await;
             let Some(answers) = answers else {
+                // One that is silent while others answer is skipped. If none answers, that is due to this process or
+                // its network rather than to the masters.
+                if asking.requests.owing().count() == asked && limit < self.response_timeout {
+                    limit = self.response_timeout;
+                    continue;
+                }
                 // They are skipped from now on, so a silent master delays one call.
                 is_late = true;
                 for at in asking.requests.owing() {

@@ -107,14 +107,17 @@ impl fmt::Debug for QuorumStore {
 
 impl QuorumStore {
     /// Creates a store of several masters, which all processes must give in the same order. Each has a name
-    /// for messages, such as its address.
+    /// for messages, such as its address. A master that gives no answer for half of `response_timeout` is
+    /// passed over until it answers.
     ///
     /// # Errors
     /// Fails if their number is even, or less than three, or if two have one name.
     #[cfg(feature = "custom-store")]
-    pub fn of(masters: impl IntoIterator<Item = (String, Arc<dyn LockStore>)>) -> Result<Self, StoreError> {
-        let time_out = Duration::from_secs(1);
-        Self::new(&Host::process(), masters.into_iter().collect(), time_out)
+    pub fn of(
+        masters: impl IntoIterator<Item = (String, Arc<dyn LockStore>)>,
+        response_timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        Self::new(&Host::process(), masters.into_iter().collect(), response_timeout)
     }
 
     pub(crate) fn new(

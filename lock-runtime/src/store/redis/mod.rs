@@ -300,6 +300,9 @@ impl LockStore for RedisStore {
             for slot in [&self.commands.here(), &self.background] {
                 slot.ask(slot.probe()).await?;
             }
+            if self.background.keeps_mark() {
+                self.refuse_eviction().await?;
+            }
             Ok(())
         })
     }

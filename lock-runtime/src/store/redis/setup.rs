@@ -30,18 +30,41 @@ impl RedisStore {
     }
 }
 
+impl RedisStore {
+    /// Returns an error if a server that is one of several masters may drop locks, which its mark would not
+    /// show.
+    pub(super) async fn refuse_eviction(&self) -> Result<(), StoreError> {
+        let mut info = redis::cmd("INFO");
+        info.arg("memory");
+        let info = self.commands.here().ask(info).await?;
+        let info = redis::from_redis_value::<String>(info).unwrap_or_default();
+        match evicts(&info) {
+            Some(policy) => Err(StoreError::permanent(format!(
+                "the server may drop locks when its memory is full, since its maxmemory-policy is {policy}"
+            ))
+            .advise("set `maxmemory-policy noeviction` at each master")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns the policy by which a server may drop keys, as `INFO` tells it.
+fn evicts(info: &str) -> Option<&str> {
+    let policy = field(info, "maxmemory_policy").filter(|policy| *policy != "noeviction")?;
+    let most = field(info, "maxmemory").and_then(|most| most.parse::<u64>().ok());
+    most.is_none_or(|most| most > 0).then_some(policy)
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+    fields.find(|(field, _)| *field == name).map(|(_, value)| value.trim())
+}
+
 /// Returns advice on what `INFO` has answered in the time `asked`.
 fn advice(info: &str, min_replicas: u32, asked: RangeInclusive<Duration>) -> Vec<String> {
-    let field = |name: &str| {
-        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
-        fields.find(|(field, _)| *field == name).map(|(_, value)| value.trim())
-    };
-    let number = |name| field(name).and_then(|value| value.parse::<u64>().ok());
+    let number = |name| field(info, name).and_then(|value| value.parse::<u64>().ok());
     let mut advice = Vec::new();
-    if let Some(policy) = field("maxmemory_policy")
-        && policy != "noeviction"
-        && number("maxmemory").is_none_or(|most| most > 0)
-    {
+    if let Some(policy) = evicts(info) {
         advice.push(format!(
             "the server may drop locks when its memory is full, since its maxmemory-policy is {policy}; set `maxmemory-policy noeviction`, or give \
              the locks a server of their own"

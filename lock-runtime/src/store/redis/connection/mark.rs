@@ -112,35 +112,44 @@ impl Mark {
             )
             .into());
         }
-        self.learn(host.now(), value, Duration::from_millis(opens_in), server);
-        Ok(was_closed)
-    }
-
-    /// Records an answer. The server counted `opens_in` before `now`, so no process takes it to be open
-    /// too early.
-    fn learn(&self, now: Moment, value: String, opens_in: Duration, server: &str) {
-        let mut known = self.known();
-        known.was_open |= known.opens <= now;
-        let is_news = !opens_in.is_zero() && *known.value != *value;
-        let was_open = known.was_open;
-        known.value = value.into();
-        known.opens = now.after(opens_in);
-        known.asked = now;
-        drop(known);
-        match (is_news, was_open) {
-            (false, _) => {}
-            (true, false) => tracing::info!(
+        let opens_in = Duration::from_millis(opens_in);
+        match self.learn(host.now(), value, opens_in) {
+            None => {}
+            Some(News::First) => tracing::info!(
                 server,
                 ?opens_in,
                 "the server may have forgotten locks (first use, a restart or a flush), and takes none until it opens"
             ),
-            (true, true) => tracing::warn!(
+            Some(News::Again) => tracing::warn!(
                 server,
                 ?opens_in,
                 "the server was restarted or flushed and may have forgotten locks, and takes none until it opens"
             ),
         }
+        Ok(was_closed)
     }
+
+    /// Records an answer. The server counted `opens_in` before `now`, so no process takes it to be open
+    /// too early. Returns what is new about a closed server.
+    fn learn(&self, now: Moment, value: String, opens_in: Duration) -> Option<News> {
+        let mut known = self.known();
+        known.was_open |= known.opens <= now;
+        let is_news = !opens_in.is_zero() && *known.value != *value;
+        let news = if known.was_open { News::Again } else { News::First };
+        known.value = value.into();
+        known.opens = now.after(opens_in);
+        known.asked = now;
+        is_news.then_some(news)
+    }
+}
+
+/// What is told of a server that is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// It has not been seen open before.
+    First,
+    /// It was open before, and has been restarted or flushed.
+    Again,
 }
 
 /// Returns the command whose answer has the [`run_id`].
@@ -180,11 +189,27 @@ mod tests {
     fn a_closed_server_is_asked_again_by_one_call_in_a_second() {
         let at = |ms| Moment::from_nanos(0).after(Duration::from_millis(ms));
         let mark = Mark::new(Duration::from_secs(30));
-        mark.learn(at(5_000), "r:1:30000".to_owned(), Duration::from_secs(30), "server");
+        mark.learn(at(5_000), "r:1:30000".to_owned(), Duration::from_secs(30));
         assert_eq!(mark.state(at(7_000)), Err(Duration::from_secs(28)));
         assert!(!mark.is_due(at(5_999)));
         assert!(mark.is_due(at(6_000)) && !mark.is_due(at(6_999)) && mark.is_due(at(7_000)));
         assert_eq!(mark.state(at(35_000)).as_deref(), Ok("r:1:30000"));
         assert!(!mark.is_due(at(36_000)), "it is open");
+    }
+
+    #[test]
+    fn a_closing_is_told_once() {
+        let at = |ms| Moment::from_nanos(0).after(Duration::from_millis(ms));
+        let seconds = Duration::from_secs;
+        let mark = Mark::new(seconds(30));
+        let learn = |now, value: &str, opens_in| mark.learn(at(now), value.to_owned(), opens_in);
+        assert_eq!(learn(0, "r:30000:30000", seconds(30)), Some(News::First));
+        assert_eq!(learn(1_000, "r:30000:30000", seconds(29)), None, "told twice");
+        // An operator opens it.
+        assert_eq!(learn(2_000, "r:2000:30000", Duration::ZERO), None);
+        assert_eq!(learn(9_000, "r:39000:30000", seconds(30)), Some(News::Again));
+        assert_eq!(learn(9_500, "r:39000:30000", seconds(29)), None, "told twice");
+        // It is restarted while it is closed.
+        assert_eq!(learn(10_000, "s:40000:30000", seconds(30)), Some(News::Again));
     }
 }

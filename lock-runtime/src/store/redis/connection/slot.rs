@@ -584,6 +584,11 @@ impl ConnectionSlot {
         }
     }
 
+    /// Returns `true` if the server is one of several masters, and keeps a mark.
+    pub(in crate::store::redis) fn keeps_mark(&self) -> bool {
+        self.inner.server.mark.is_some()
+    }
+
     /// Returns the mark that a request for a lock under `value` has to find, or `None` for a server that
     /// keeps none. Fails while the server is closed.
     pub(in crate::store::redis) async fn mark(
