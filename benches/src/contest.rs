@@ -32,6 +32,8 @@ pub(crate) struct Contest {
     /// How many of them, the first ones, are killed once all tasks run.
     pub(crate) killed: usize,
     pub(crate) hold: Duration,
+    /// Between two sections of a task.
+    pub(crate) rest: Duration,
     /// Until figures are taken.
     pub(crate) warm: Duration,
     pub(crate) window: Duration,
@@ -65,6 +67,7 @@ impl Contest {
                 self.locks.to_string(),
                 self.hold.as_micros().to_string(),
                 number.to_string(),
+                self.rest.as_micros().to_string(),
             ];
             workers.push(if self.contender.is_peer() {
                 Worker::start_within(PEER_PATIENCE, "contest", &arguments).await?
@@ -383,6 +386,7 @@ pub(crate) fn child(arguments: &[String]) -> Result {
     let locks: usize = argument(arguments, 3)?;
     let hold = Duration::from_micros(argument(arguments, 4)?);
     let number: u64 = argument(arguments, 5)?;
+    let rest = Duration::from_micros(argument(arguments, 6)?);
 
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // The last one is the child's own, to warm up with.
@@ -407,7 +411,10 @@ pub(crate) fn child(arguments: &[String]) -> Result {
         logs.push(Arc::clone(&log));
         let (client, draw, errors) = (client.clone(), Arc::clone(&draw), Arc::clone(&errors));
         let random = fastrand::Rng::with_seed(number << 32 | task as u64);
-        running.spawn_on(compete(client, task, draw, random, hold, log, errors), runtime.handle());
+        running.spawn_on(
+            compete(client, task, draw, random, (hold, rest), log, errors),
+            runtime.handle(),
+        );
     }
     loop {
         match worker::hears().as_deref() {
@@ -441,12 +448,15 @@ async fn compete(
     task: usize,
     draw: Arc<Zipf>,
     mut random: fastrand::Rng,
-    hold: Duration,
+    (hold, rest): (Duration, Duration),
     log: Arc<Mutex<Log>>,
     errors: Arc<AtomicU64>,
 ) {
     let task = u32::try_from(task).unwrap_or_default();
     loop {
+        if !rest.is_zero() {
+            tokio::time::sleep(rest).await;
+        }
         let lock = draw.one(&mut random);
         let waiting = Record {
             task,

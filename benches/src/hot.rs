@@ -60,6 +60,7 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
             locks: 1,
             servers: 1,
             killed: 0,
+            rest: Duration::ZERO,
             hold,
             warm: Duration::from_millis(500).min(window),
             window: if hold.is_zero() { window / 10 } else { window },
@@ -108,11 +109,8 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
         report.panels.push(panel);
     }
     bar.finish_and_clear();
-    for contender in contenders {
-        if let Some(note) = contender.note() {
-            report.note(note);
-        }
-    }
+    let notes = contenders.into_iter().filter_map(Contender::note);
+    notes.for_each(|note| report.note(note));
     Ok(report)
 }
 

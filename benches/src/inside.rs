@@ -44,6 +44,7 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
                 locks: 1,
                 servers: 1,
                 killed: 0,
+                rest: Duration::ZERO,
                 hold: Duration::ZERO,
                 warm: Duration::from_millis(200).min(window),
                 window,

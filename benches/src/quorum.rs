@@ -15,8 +15,10 @@ const MASTERS: usize = 5;
 const PROCESSES: usize = 4;
 const TASKS: usize = 8;
 const HOLD: Duration = Duration::from_millis(5);
-/// With two down, what is left is just a majority.
-const KILLED: [usize; 2] = [0, 2];
+/// Short enough that the lock is always wanted: until its turn comes again, a task waits for 31 others.
+const REST: Duration = Duration::from_millis(50);
+/// How many masters are down, and the time between two sections of a task. With two down, what is left is just a majority.
+const CROWDS: [(usize, Duration); 3] = [(0, Duration::ZERO), (2, Duration::ZERO), (2, REST)];
 /// How many tasks in which of tokio's runtimes, each with a lock of its own.
 const GROUPS: [(usize, Flavor); 4] = [
     (1, Flavor::MultiThread),
@@ -30,8 +32,10 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
         "quorum",
         "Five masters. First, one lock, 4 processes with 8 tasks each; the holder sleeps for 5 ms. The ideal is the rate of a local mutex with the \
          same sleep and 32 tasks, and times are those from the call to the grant. \"2 masters down\": the first two are killed a second before \
-         the figures are taken, while all tasks run. Then, tasks of one process, each with a lock of its own; medians of short alternating rounds. \
-         Their ideal are raw commands to all masters at once, and times are those of a whole section. With one task, the servers are pinned \
+         the figures are taken, while all tasks run. Where clients poll, a task that releases the lock and asks at once finds it free, and \
+         the others get it rarely: their rate is high and their waits are long. Tasks that rest for 50 ms after each section show the rate of a \
+         lock that goes from one to another. Then, tasks of one process, each with a lock of its own; medians of short alternating rounds. \
+         Their ideal is the rate of raw commands to all masters at once, and times are those of a whole section. With one task, the servers are pinned \
          to one core and the process to the others. Commands are the servers' own count, all masters together, including those inside scripts; \
          calls are those that clients sent (their share is sampled with MONITOR afterwards). \"Given back\" are votes per section that a call got \
          and gave back because it had no majority: what the masters behind the first release beyond one vote each for a section. At the \
@@ -67,7 +71,7 @@ async fn contended(report: &mut Report, size: Size) -> Result {
         Size::Smoke => Duration::from_millis(100),
     };
     let contenders = Contender::on_a_quorum(size);
-    let bar = progress("quorum", 1 + KILLED.len() * contenders.len());
+    let bar = progress("quorum", 1 + CROWDS.len() * contenders.len());
     let contest = Contest {
         contender: Contender::Local,
         processes: 1,
@@ -75,6 +79,7 @@ async fn contended(report: &mut Report, size: Size) -> Result {
         locks: 1,
         servers: 1,
         killed: 0,
+        rest: Duration::ZERO,
         hold: HOLD,
         warm: Duration::from_secs(1).min(window),
         window,
@@ -83,10 +88,15 @@ async fn contended(report: &mut Report, size: Size) -> Result {
     let ideal = contest.run().await?;
     bar.inc(1);
     row(report, "32 tasks", Contender::Local, &ideal, ideal.rate());
-    for killed in KILLED {
+    for (killed, rest) in CROWDS {
+        let tasks = if rest.is_zero() {
+            "32 tasks"
+        } else {
+            "32 tasks that rest"
+        };
         let who = match killed {
-            0 => "32 tasks".to_owned(),
-            _ => format!("32 tasks, {killed} masters down"),
+            0 => tasks.to_owned(),
+            _ => format!("{tasks}, {killed} masters down"),
         };
         let mut panel = Panel::linear(format!("share of the ideal rate, {who}"));
         let mut rates = Vec::new();
@@ -98,6 +108,7 @@ async fn contended(report: &mut Report, size: Size) -> Result {
                 tasks: TASKS,
                 servers: MASTERS,
                 killed,
+                rest,
                 ..contest
             }
             .run()

@@ -51,6 +51,7 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
             locks,
             servers: 1,
             killed: 0,
+            rest: Duration::ZERO,
             hold: Duration::from_millis(1),
             warm: Duration::from_millis(500).min(window),
             window,
