@@ -110,11 +110,8 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
         report.panels.push(panel);
     }
     bar.finish_and_clear();
-    for contender in contenders {
-        if let Some(note) = contender.note() {
-            report.note(note);
-        }
-    }
+    let notes = contenders.into_iter().filter_map(Contender::note);
+    notes.for_each(|note| report.note(note));
     Ok(report)
 }
 
