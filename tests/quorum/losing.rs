@@ -9,7 +9,7 @@ use lock_tests::clock::ticking;
 use lock_tests::{PATIENCE, Server, Stamp, StoreJudge, eventually, eventually_some};
 use tokio::task::JoinSet;
 
-use crate::stage::{Five, LONG, queue_of, store_error, stored};
+use crate::stage::{Five, LEASE, LONG, queue_of, store_error, stored};
 
 /// Takes and releases one lock until told to stop, each body at the judge.
 async fn storm(locks: LockManager, name: String, judge: Arc<StoreJudge>, calm: Arc<AtomicBool>) {
@@ -43,12 +43,7 @@ async fn two_of_five_are_killed_and_everything_goes_on() {
     }
     // A lock that is renewed all the time, and one that has no need to be.
     let (renewed, long) = (
-        all[0]
-            .lock("renewed")
-            .lease(Duration::from_secs(6))
-            .acquire()
-            .await
-            .unwrap(),
+        all[0].lock("renewed").lease(LEASE).acquire().await.unwrap(),
         all[1].lock("long").lease(LONG).acquire().await.unwrap(),
     );
     let enter = async |more: usize| {
@@ -247,35 +242,48 @@ enum Loss {
     Restarted,
 }
 
+/// The lock stays, and has all votes again after the next renewal.
+async fn is_won_back_after(loss: Loss) {
+    let five = Five::start_durable();
+    let locks = five.connected().await;
+    let body = tokio::spawn({
+        let request = locks.lock("k").lease(LEASE).max_renewals(u32::MAX);
+        request.run(std::future::pending::<()>())
+    });
+    five.has_votes("k", 5).await;
+    for nth in [0, 2] {
+        let master = &five[nth];
+        match loss {
+            Loss::Flushed => drop(master.cmd(&["FLUSHALL"])),
+            Loss::Deleted => drop(master.cmd(&["DEL", &stored("k")])),
+            Loss::Restarted => master.restart(),
+        }
+        five.opens_and_has_votes(&locks, "k", 5).await;
+        assert!(!body.is_finished(), "{loss:?}");
+    }
+    // All have the same value, and the vote that was won back is renewed and released like the others.
+    let values = five.each_ref().map(|master| master.value(&stored("k")));
+    assert!(
+        values.iter().all(|value| value.is_some() && *value == values[0]),
+        "{values:?}"
+    );
+    body.abort();
+    five.nothing_is_left().await;
+}
+
 #[tokio::test]
 async fn a_vote_that_one_master_loses_is_won_back_while_the_lock_stays() {
-    for loss in [Loss::Flushed, Loss::Deleted, Loss::Restarted] {
-        let five = Five::start_durable();
-        let locks = five.connected().await;
-        let body = tokio::spawn({
-            let request = locks.lock("k").lease(Duration::from_secs(4)).max_renewals(u32::MAX);
-            request.run(std::future::pending::<()>())
-        });
-        five.has_votes("k", 5).await;
-        for nth in [0, 2] {
-            let master = &five[nth];
-            match loss {
-                Loss::Flushed => drop(master.cmd(&["FLUSHALL"])),
-                Loss::Deleted => drop(master.cmd(&["DEL", &stored("k")])),
-                Loss::Restarted => master.restart(),
-            }
-            five.opens_and_has_votes(&locks, "k", 5).await;
-            assert!(!body.is_finished(), "{loss:?}");
-        }
-        // All have the same value, and the vote that was won back is renewed and released like the others.
-        let values = five.each_ref().map(|master| master.value(&stored("k")));
-        assert!(
-            values.iter().all(|value| value.is_some() && *value == values[0]),
-            "{values:?}"
-        );
-        body.abort();
-        five.nothing_is_left().await;
-    }
+    is_won_back_after(Loss::Deleted).await;
+}
+
+#[tokio::test]
+async fn a_vote_that_a_flush_loses_is_won_back_while_the_lock_stays() {
+    is_won_back_after(Loss::Flushed).await;
+}
+
+#[tokio::test]
+async fn a_vote_stays_over_a_restart_with_the_data() {
+    is_won_back_after(Loss::Restarted).await;
 }
 
 #[tokio::test]
@@ -283,7 +291,7 @@ async fn a_master_that_was_down_at_the_grant_gives_its_vote_at_a_renewal() {
     let five = Five::start();
     five[0].kill();
     let locks = five.connected().await;
-    let guard = locks.lock("k").lease(Duration::from_secs(4)).acquire().await.unwrap();
+    let guard = locks.lock("k").lease(LEASE).acquire().await.unwrap();
     five.has_votes("k", 4).await;
     five[0].start_again();
     five.opens_and_has_votes(&locks, "k", 5).await;

@@ -253,6 +253,11 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// Asks the server for any answer, by as little as possible. By default connects.
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        self.connect()
+    }
+
     /// Returns the identifier of the store's server, which two stores on one server have in common. It
     /// changes with each restart. By default there is none.
     fn identity(&self) -> StoreFuture<'_, Option<Box<str>>> {

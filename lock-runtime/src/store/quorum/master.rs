@@ -139,7 +139,7 @@ impl Quorum {
             async move {
                 let mut pause = FIRST_PAUSE;
                 loop {
-                    let answer = within(&host, timer, limit, master.access.store.connect()).await;
+                    let answer = within(&host, timer, limit, master.access.store.ping()).await;
                     let Some(quorum) = quorum.upgrade() else { return };
                     let (has_changed, is_down) = {
                         let now = master.access.now();

@@ -11,7 +11,7 @@ use super::count::{Count, Vote};
 use crate::store::{QueueOutcome, QueueRequest, StoreError};
 
 /// The interval at which the masters are asked whether they answer, while calls wait at one of them.
-const ROLL_CALL: Duration = Duration::from_millis(250);
+const ROLL_CALL: Duration = Duration::from_millis(500);
 /// The limits of the time for which a call keeps the vote of the master where it has stood, while it
 /// cannot get the others.
 const SHORTEST_CLAIM: Duration = Duration::from_millis(500);

@@ -307,6 +307,10 @@ impl LockStore for RedisStore {
         })
     }
 
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { self.background.ask(self.background.probe()).await.map(drop) })
+    }
+
     fn identity(&self) -> StoreFuture<'_, Option<Box<str>>> {
         Box::pin(async {
             let info = self.commands.here().ask(mark::info()).await?;
