@@ -165,7 +165,9 @@ impl Round {
                 continue;
             };
             let is_held = decided.get(nth) == Some(&Some(Ownership::Owned));
-            if let Some(ttl) = request.extend.filter(|_| is_held) {
+            // A check asks for no longer than the other votes last.
+            let ttl = request.extend.unwrap_or_else(|| ballot.left(self.quorum.now()));
+            if is_held && !ttl.is_zero() {
                 self.quorum.win_back(at, ballot, &request.key, ttl);
             }
         }
