@@ -120,11 +120,6 @@ impl Ballot {
         state.forget_at = now.after(ttl.saturating_add(REMEMBERED));
     }
 
-    /// Returns what is left of the time to live that was asked for last.
-    pub(super) fn left(&self, now: Moment) -> Duration {
-        self.state().forget_at.since(now).saturating_sub(REMEMBERED)
-    }
-
     /// Returns the time to live that was asked for last.
     pub(super) fn ttl(&self) -> Duration {
         self.state().ttl

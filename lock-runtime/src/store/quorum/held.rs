@@ -165,9 +165,7 @@ impl Round {
                 continue;
             };
             let is_held = decided.get(nth) == Some(&Some(Ownership::Owned));
-            // A check asks for no longer than the other votes last.
-            let ttl = request.extend.unwrap_or_else(|| ballot.left(self.quorum.now()));
-            if is_held && !ttl.is_zero() {
+            if let Some(ttl) = request.extend.filter(|_| is_held) {
                 self.quorum.win_back(at, ballot, &request.key, ttl);
             }
         }
