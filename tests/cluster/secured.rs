@@ -45,7 +45,7 @@ async fn a_cluster_that_serves_tls_only_is_followed_with_a_client_certificate() 
 }
 
 /// What the documents list for a user of a cluster, in addition to what a single server's needs.
-const OF_CLUSTERS: [&str; 3] = ["+cluster|slots", "+cluster|info", "+asking"];
+const OF_CLUSTERS: [&str; 4] = ["+cluster|slots", "+cluster|nodes", "+cluster|info", "+asking"];
 
 /// The rules of the table of permissions.
 fn of_all() -> Vec<&'static str> {
@@ -105,15 +105,18 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed()
         assert!(log.is_empty(), "{log:?}");
     }
 
-    for missing in ["+cluster|slots", "+cluster|info"] {
+    for missing in ["+cluster|slots", "+cluster|nodes", "+cluster|info"] {
         allow(
             &cluster,
             &OF_CLUSTERS.map(|rule| if rule == missing { "-ping" } else { rule }),
         );
         let said = chain(&builder(&url).build().unwrap().check_connection().await.unwrap_err());
-        assert!(said.contains("+cluster|slots +cluster|info +asking"), "{said}");
+        assert!(
+            said.contains("+cluster|slots +cluster|nodes +cluster|info +asking"),
+            "{said}"
+        );
     }
-    allow(&cluster, &["+cluster|slots", "+cluster|info"]);
+    allow(&cluster, &["+cluster|slots", "+cluster|nodes", "+cluster|info"]);
     let locks = builder(&url).build().unwrap();
     let held = locks.lock("plain").acquire().await.unwrap();
     let slot = slot_of(&cluster, "plain");

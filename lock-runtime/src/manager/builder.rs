@@ -50,7 +50,6 @@ pub struct LockManagerBuilder {
     prefix: String,
     defaults: LockOptions,
     backoff: Backoff,
-    skew: Option<Duration>,
     clock: Option<Arc<dyn Clock>>,
     redis: RedisSettings,
     shutdown_grace: Duration,
@@ -85,7 +84,6 @@ impl LockManagerBuilder {
             prefix: "dist_lock:".to_owned(),
             defaults: LockOptions::default(),
             backoff: Backoff::default(),
-            skew: None,
             clock: None,
             redis: RedisSettings::default(),
             shutdown_grace: Duration::from_secs(10),
@@ -253,7 +251,7 @@ impl LockManagerBuilder {
     /// Every lease is relied on for that much less, because expiries are replicated as wall-clock
     /// times, and is renewed after 2/3 of the rest, so that `max_renewals` stands for less time.
     pub fn skew(mut self, skew: Duration) -> Self {
-        self.skew = Some(skew);
+        self.redis.skew = Some(skew);
         self
     }
 
@@ -423,7 +421,7 @@ impl LockManagerBuilder {
             });
         }
         let store = self.open_store(&url)?;
-        let skew = self.skew.unwrap_or_else(|| store.skew());
+        let skew = self.redis.skew.unwrap_or_else(|| store.skew());
         let pace = Pace::of(&self.host, self.clock.as_ref(), store.release_is_immediate());
         let access = Access::new(self.host.clone(), store, self.clock, self.redis.response_timeout);
         let mut backend = Backend::new(access, url, self.prefix, skew, self.handover);

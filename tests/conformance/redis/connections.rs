@@ -164,7 +164,9 @@ async fn a_server_that_keeps_no_sessions_of_tls_is_reached_again_and_again() {
         a_lock_works(&manager).await;
         // That of a client that has gone away, as on a busy machine, is another error.
         let log = server.log();
-        let refused = log.lines().find(|line| line.contains("Error accepting") && !line.contains("unexpected eof"));
+        let refused = log
+            .lines()
+            .find(|line| line.contains("Error accepting") && !line.contains("unexpected eof"));
         assert_eq!(refused, None, "{protocols}");
     }
 }

@@ -100,28 +100,16 @@ fn main() -> mlua::Result<()> {
         });
         bench.measure("acquire and release, with a token", 2, |bench| {
             is_done(bench.run("acquire", &["l:a", QUEUE, FENCE], &[VALUE, "30000", "1", "0"]))
-                && is_done(bench.run(
-                    "release",
-                    &[FENCE, "l:a", QUEUE],
-                    &["l:%lock-wake:", VALUE, "0", "", ""],
-                ))
+                && is_done(bench.run("release", &["l:a", QUEUE], &["l:%lock-wake:", VALUE, "0", "", ""]))
         });
         bench.measure("acquire, join, release to it, take, release", 5, |bench| {
             let lock = ["l:a", QUEUE, FENCE];
             let join = [OTHER, "30000", "l:%lock-wake:", "fedcba9876543210", "1", MEMBER];
             is_done(bench.run("acquire", &lock, &[VALUE, "30000", "0", "0"]))
                 && is_done(bench.run("join", &lock, &join))
-                && is_done(bench.run(
-                    "release",
-                    &[FENCE, "l:a", QUEUE],
-                    &["l:%lock-wake:", VALUE, "0", "", ""],
-                ))
+                && is_done(bench.run("release", &["l:a", QUEUE], &["l:%lock-wake:", VALUE, "0", "", ""]))
                 && is_done(bench.run("take", &["l:a", FENCE], &[OTHER, "30000", "0"]))
-                && is_done(bench.run(
-                    "release",
-                    &[FENCE, "l:a", QUEUE],
-                    &["l:%lock-wake:", OTHER, "0", MEMBER, ""],
-                ))
+                && is_done(bench.run("release", &["l:a", QUEUE], &["l:%lock-wake:", OTHER, "0", MEMBER, ""]))
         });
         bench.measure("renew", 1, |bench| {
             is_done(bench.run("renew", &["l:a"], &[VALUE, "30000"]))
@@ -134,7 +122,7 @@ fn main() -> mlua::Result<()> {
                 &[READER, "30000", "0", "l:%lock-wake:"],
             )) && is_done(bench.run(
                 "shared_release",
-                &[FENCE, "l:b", queue],
+                &["l:b", queue],
                 &["l:%lock-wake:", READER, "0", "", ""],
             ))
         });

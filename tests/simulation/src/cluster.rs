@@ -35,6 +35,8 @@ struct State {
     owners: Vec<usize>,
     masters: Vec<Option<usize>>,
     epoch: u64,
+    /// The epoch of each node's configuration.
+    epochs: Vec<u64>,
     /// The slots that are on their way, and where to.
     moving: BTreeMap<u16, usize>,
     followers: Followers,
@@ -70,6 +72,7 @@ impl Cluster {
                 owners: owners.clone(),
                 masters: masters.clone(),
                 epoch: 1,
+                epochs: vec![1; NODES],
                 is_down: false,
                 migrating: BTreeMap::new(),
                 importing: BTreeMap::new(),
@@ -89,6 +92,7 @@ impl Cluster {
                 owners,
                 masters,
                 epoch: 1,
+                epochs: vec![1; NODES],
                 moving: BTreeMap::new(),
                 followers,
                 apart: None,
@@ -148,6 +152,7 @@ impl Cluster {
             membership.owners.clone_from(&state.owners);
             membership.masters.clone_from(&state.masters);
             membership.epoch = state.epoch;
+            membership.epochs.clone_from(&state.epochs);
             membership.is_down = false;
             let (me, owners) = (membership.me, &membership.owners);
             membership.migrating.retain(|slot, _| owners[usize::from(*slot)] == me);
@@ -320,6 +325,7 @@ impl Cluster {
         let Some(to) = state.moving.remove(&slot) else { return };
         let from = std::mem::replace(&mut state.owners[usize::from(slot)], to);
         state.epoch += 1;
+        state.epochs[to] = state.epoch;
         self.spread(&mut state, to, after);
         if gap.is_zero() {
             state.news.retain(|(_, number)| *number != from);
@@ -352,6 +358,7 @@ impl Cluster {
         state.masters[replica] = None;
         state.masters[former] = Some(replica);
         state.epoch += 1;
+        state.epochs[replica] = state.epoch;
         self.spread(&mut state, replica, after);
     }
 

@@ -40,6 +40,16 @@ enum Spread {
     BySlot(AtomicU16),
 }
 
+/// Returns the keys of a script, of which the last is the counter, for a call that takes a token, or that
+/// does not. While a slot moves, a node of a cluster refuses a script for a key that it does not have, and
+/// there is no counter where nobody takes tokens.
+pub(super) fn drawing<'a>(takes_token: bool, keys: &'a [&'a str]) -> &'a [&'a str] {
+    match keys.split_last() {
+        Some((_, others)) if !takes_token => others,
+        _ => keys,
+    }
+}
+
 impl Keyspace {
     pub(super) fn new(host: &Host, prefix: &str) -> Self {
         Self {
@@ -81,6 +91,15 @@ impl Keyspace {
             return format!("{}:{{{}}}", self.counter, tag_in(slot_of(lock))).into();
         }
         Cow::Borrowed(&self.counter)
+    }
+
+    /// Returns how a script is told whether messages reach this process.
+    pub(super) fn listens(&self, listens: bool) -> &'static str {
+        match listens {
+            false => "0",
+            true if self.is_of_cluster() => "2",
+            true => "1",
+        }
     }
 
     /// Returns the number of those locks that one command can be about together with this one.

@@ -15,6 +15,8 @@ use crate::store::health::ServerRole;
 pub(crate) struct RedisSettings {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
+    /// How far the clocks of servers that replace one another may differ, unless that is as usual.
+    pub(crate) skew: Option<Duration>,
     /// The longest lease of any lock, for a server that is one of several masters and keeps a mark.
     pub(super) longest_lease: Option<Duration>,
     /// The server, in place of the one that the URL names.
@@ -33,6 +35,7 @@ impl Default for RedisSettings {
         Self {
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(1),
+            skew: None,
             longest_lease: None,
             server: None,
             credentials: Provider::default(),

@@ -167,9 +167,10 @@ static CONFIG: [Command; 2] = [
 /// What may be used before a login, and while a script runs for too long.
 const LOGIN: u16 = NO_SCRIPT | NO_AUTH | BUSY;
 
-static CLUSTER: [Command; 3] = [
+static CLUSTER: [Command; 4] = [
     command("cluster|info", 2, STALE, Keys::None, membership::info).in_valkey(LOADING),
     command("cluster|slots", 2, CALM, Keys::None, membership::slots).before_72(STALE),
+    command("cluster|nodes", 2, STALE, Keys::None, membership::nodes).in_valkey(LOADING),
     command("cluster|keyslot", 3, STALE, Keys::None, membership::keyslot),
 ];
 

@@ -22,6 +22,8 @@ pub struct Membership {
     pub masters: Vec<Option<usize>>,
     /// The epoch of the cluster, which grows when slots change hands.
     pub epoch: u64,
+    /// The epoch of each node's configuration.
+    pub epochs: Vec<u64>,
     /// It does not reach most of the others.
     pub is_down: bool,
     /// The slots that are on their way to another node, or from another one.
@@ -152,6 +154,28 @@ pub fn slots(engine: &mut Engine, _: &Caller, _: &[&[u8]]) -> Answer {
         Reply::Array(row)
     });
     Ok(Reply::Array(rows.collect()))
+}
+
+pub fn nodes(engine: &mut Engine, _: &Caller, _: &[&[u8]]) -> Answer {
+    let membership = engine.membership.as_ref().ok_or_else(alone)?;
+    let mut text = String::new();
+    for (number, Address { host, port }) in membership.addresses.iter().enumerate() {
+        let myself = if number == membership.me { "myself," } else { "" };
+        let (role, master) = match membership.masters[number] {
+            None => ("master", "-".to_owned()),
+            Some(master) => ("slave", format!("{master:040x}")),
+        };
+        let epoch = membership.epochs[membership.masters[number].unwrap_or(number)];
+        let bus = port + 10_000;
+        text += &format!("{number:040x} {host}:{port}@{bus} {myself}{role} {master} 0 0 {epoch} connected");
+        for (first, last, owner) in membership.ranges() {
+            if owner == number {
+                text += &format!(" {first}-{last}");
+            }
+        }
+        text.push('\n');
+    }
+    Ok(Reply::text(&text))
 }
 
 pub fn keyslot(engine: &mut Engine, _: &Caller, words: &[&[u8]]) -> Answer {

@@ -4,6 +4,7 @@
 //! A lock, its queue and the fencing counter of its slot are on one node, so each request about a lock
 //! is carried out there in one step, as on a single server.
 
+mod clocks;
 mod node;
 mod nodes;
 mod repeat;
@@ -116,6 +117,7 @@ impl ClusterStore {
                 connect: settings.connect_timeout,
                 response: settings.response_timeout,
             },
+            skew: settings.skew.unwrap_or(SKEW),
             waited_for: Arc::default(),
             health,
         });
@@ -348,6 +350,7 @@ impl ClusterStore {
                 ranges.join(", ")
             ));
         }
+        advice.extend(self.nodes.clocks_that_differ());
         let nodes = self.nodes.all();
         let told = join_all(nodes.iter().map(|node| node.store.check_setup(min_replicas))).await;
         for (node, told) in nodes.iter().zip(told) {
@@ -602,15 +605,79 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Instant;
 
-    use super::topology::View;
+    use super::topology::{Range, View};
     use super::*;
     use crate::store::LossHint;
+
+    fn store() -> ClusterStore {
+        let url = "redis+cluster://127.0.0.1:1";
+        ClusterStore::new(&Host::process(), url, "", &RedisSettings::default()).unwrap()
+    }
+
+    fn at(port: u16) -> Address {
+        let host = "127.0.0.1".to_owned();
+        Address { host, port }
+    }
+
+    /// What a node tells: the slots from 0 to `last` are at a port, and each port's configuration has this epoch.
+    fn view(epoch: u64, owner: u16, last: u16, epochs: &[(u16, u64)]) -> View {
+        let id = |port: u16| port.to_string().into_boxed_str();
+        View {
+            epoch,
+            is_well: true,
+            ranges: vec![Range {
+                first: 0,
+                last,
+                owner: at(owner),
+                id: id(owner),
+            }],
+            epochs: epochs.iter().map(|(port, epoch)| (id(*port), *epoch)).collect(),
+            replicas: Vec::new(),
+        }
+    }
+
+    fn port_of(store: &ClusterStore, slot: u16) -> Option<u16> {
+        store.nodes.owner(slot).map(|node| node.address.port)
+    }
+
+    /// A node hears of the cluster's epoch from one node, and of a master's successor from another one, later.
+    #[test]
+    fn a_node_that_has_not_heard_of_a_successor_gives_it_no_slot_back() {
+        let store = store();
+        let learn = |view: &View| {
+            store.nodes.learn(view);
+            port_of(&store, 3)
+        };
+        assert_eq!(learn(&view(1, 1, 9, &[(1, 1)])), Some(1));
+        assert_eq!(learn(&view(2, 2, 9, &[(1, 1), (2, 2)])), Some(2));
+        assert_eq!(learn(&view(2, 1, 9, &[(1, 1)])), Some(2));
+        let epochs = [(1, 1), (2, 2)];
+        let not_well = View {
+            is_well: false,
+            ..view(3, 1, 9, &[(1, 3)])
+        };
+        assert_eq!(learn(&not_well), Some(2));
+        // One that has just been started may not know who has slot 3.
+        assert_eq!(learn(&view(2, 1, 2, &[(1, 1)])), Some(2));
+        assert_eq!(learn(&view(2, 2, 2, &epochs)), None);
+        assert_eq!(learn(&view(3, 1, 9, &[(1, 3), (2, 2)])), Some(1));
+    }
+
+    #[test]
+    fn only_the_node_that_has_a_slot_is_believed_when_it_says_who_has_it() {
+        let store = store();
+        store.nodes.learn(&view(1, 1, 9, &[(1, 1)]));
+        let first = store.nodes.owner(3).unwrap();
+        store.nodes.mend(3, &first, &at(2));
+        assert_eq!(port_of(&store, 3), Some(2));
+        store.nodes.mend(3, &first, &at(1));
+        assert_eq!(port_of(&store, 3), Some(2));
+    }
 
     /// Locks in slots that no node has are looked at together, and must not stay so.
     #[test]
     fn slots_that_lose_their_node_or_get_one_are_told() {
-        let url = "redis+cluster://127.0.0.1:1";
-        let store = ClusterStore::new(&Host::process(), url, "", &RedisSettings::default()).unwrap();
+        let store = store();
         let told: Arc<Mutex<Vec<Lane>>> = Arc::default();
         store.report_losses({
             let told = Arc::clone(&told);
@@ -620,22 +687,13 @@ mod tests {
                 }
             })
         });
-        let node = Address {
-            host: "127.0.0.1".to_owned(),
-            port: 1,
-        };
         let first = Lane(0);
         for (epoch, last, expected) in [(1, 9, NO_LANE), (2, 5, first), (3, 9, NO_LANE)] {
-            store.nodes.learn(&View {
-                epoch,
-                is_well: true,
-                ranges: vec![(0, last, node.clone())],
-                replicas: Vec::new(),
-            });
+            store.nodes.learn(&view(epoch, 1, last, &[(1, 1)]));
             assert_eq!(std::mem::take(&mut *told.lock().unwrap()), [expected], "epoch {epoch}");
         }
-        let other = Address { port: 2, ..node };
-        store.nodes.mend(3, &other);
+        let node = store.nodes.owner(3).unwrap();
+        store.nodes.mend(3, &node, &at(2));
         let began = Instant::now();
         while told.lock().unwrap().is_empty() {
             assert!(

@@ -1,7 +1,7 @@
 //! One node of a cluster: a store on a single server.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::ConnectionInfo;
@@ -26,6 +26,8 @@ const STAYS_FOR: Duration = Duration::from_secs(30);
 pub(super) struct Node {
     pub(super) lane: Lane,
     pub(super) address: Address,
+    /// Its identifier in the cluster, once it is known.
+    pub(super) id: OnceLock<Box<str>>,
     pub(super) store: RedisStore,
     /// The same, for what is sent behind `ASKING`.
     asking: RedisStore,
@@ -49,6 +51,8 @@ pub(super) struct Common {
     /// The identifier of this process on the nodes.
     pub(super) process: String,
     pub(super) time_outs: TimeOuts,
+    /// How far the nodes' clocks may differ.
+    pub(super) skew: Duration,
     /// The number of commands whose answers are awaited.
     pub(super) waited_for: Arc<AtomicUsize>,
     pub(super) health: Arc<watch::Sender<Vec<ServerHealth>>>,
@@ -81,6 +85,7 @@ impl Common {
         Arc::new(Node {
             lane,
             address: address.clone(),
+            id: OnceLock::new(),
             asking: store.asking(),
             store,
             health,

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
+use super::clocks::{Clocks, Difference, Reading};
 use super::node::{Common, Node};
 use super::slot::{SLOTS, slot_of};
 use super::topology::View;
+use crate::host::Moment;
 use crate::store::health::{ServerHealth, ServerRole, ServerState};
 use crate::store::redis::connection::Unheard;
 use crate::store::redis::connection::failure::Address;
@@ -17,9 +20,10 @@ use crate::store::{Lane, LockStore, LossHint, LossReceiver, StoreError};
 const NOBODY: u32 = u32::MAX;
 /// The lane of the locks in slots that no node has.
 pub(super) const NO_LANE: Lane = Lane(NOBODY);
-/// The number of answers in a row that are older than the present one by their epoch, after which they
-/// count: the cluster may have been made anew.
-const OLDER: u32 = 3;
+/// The time after which answers count that are older than the present one by their epoch: the cluster has
+/// been made anew. A node that is cut off from the others says that it cannot be used before that, after
+/// `cluster-node-timeout` (15 s by default).
+const OLDER: Duration = Duration::from_secs(30);
 
 /// The nodes that keep locks. Shared between the store, and the task that asks where the slots are.
 pub(super) struct Nodes {
@@ -34,6 +38,7 @@ pub(super) struct Nodes {
     /// The nodes that have lost slots since that was told last.
     former: Mutex<Former>,
     has_former: Arc<Notify>,
+    clocks: Mutex<Clocks>,
 }
 
 /// Nodes that have lost slots, by their lanes.
@@ -43,13 +48,25 @@ type Former = BTreeMap<u32, Arc<Node>>;
 type Repeat = Box<dyn Fn(&Arc<Nodes>, Unheard) + Send + Sync>;
 
 struct Table {
-    /// The lane of the node that has each slot.
-    slots: Box<[u32]>,
+    slots: Box<[Owner]>,
     nodes: BTreeMap<u32, Arc<Node>>,
     /// The epoch of the cluster when it told where the slots are.
     epoch: u64,
-    /// The number of older answers since.
-    older: u32,
+    /// The time of the first of the older answers that have come since.
+    older: Option<Moment>,
+}
+
+/// The node that has a slot.
+#[derive(Clone, Copy)]
+struct Owner {
+    lane: u32,
+    /// The epoch of its configuration when that was told. Whoever gets a slot, by a move or as the
+    /// successor of a master, has one that is not lower.
+    epoch: u64,
+}
+
+impl Owner {
+    const NOBODY: Self = Self { lane: NOBODY, epoch: 0 };
 }
 
 /// What is known about the slots as a whole.
@@ -73,7 +90,7 @@ struct Changes {
 
 impl Table {
     fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
-        self.nodes.get(self.slots.get(usize::from(slot))?)
+        self.nodes.get(&self.slots.get(usize::from(slot))?.lane)
     }
 
     fn at(&self, address: &Address) -> Option<&Arc<Node>> {
@@ -85,7 +102,7 @@ impl Table {
         let Some(owner) = self.slots.get_mut(usize::from(slot)) else {
             return;
         };
-        let former = std::mem::replace(owner, lane);
+        let former = std::mem::replace(&mut owner.lane, lane);
         if former == lane {
             return;
         }
@@ -104,10 +121,10 @@ impl Nodes {
         Arc::new(Self {
             common,
             table: RwLock::new(Table {
-                slots: vec![NOBODY; usize::from(SLOTS)].into(),
+                slots: vec![Owner::NOBODY; usize::from(SLOTS)].into(),
                 nodes: BTreeMap::new(),
                 epoch: 0,
-                older: 0,
+                older: None,
             }),
             losses: Mutex::default(),
             news: watch::Sender::new(News::Unasked),
@@ -115,6 +132,7 @@ impl Nodes {
             repeat: OnceLock::new(),
             former: Mutex::default(),
             has_former: Arc::default(),
+            clocks: Mutex::default(),
         })
     }
 
@@ -238,15 +256,19 @@ impl Nodes {
         node
     }
 
-    /// Records that a slot is said to be on the node at this address. What follows from that for locks
-    /// and places in queues is left to [`relocate`](Self::relocate), since many slots may move one by one.
-    pub(super) fn mend(self: &Arc<Self>, slot: u16, address: &Address) {
+    /// Records that a slot is on the node at this address, as `by` says. Only the node that has the slot, as
+    /// far as is known, is believed: another one may not have heard yet who has taken over. What follows for
+    /// locks and places in queues is left to [`relocate`](Self::relocate), since many slots may move one by
+    /// one.
+    pub(super) fn mend(self: &Arc<Self>, slot: u16, by: &Node, address: &Address) {
         let mut changes = Changes::default();
         {
             let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-            let node = self.node_in(&mut table, address, &mut changes);
-            table.give(slot, node.lane.0, &mut changes);
-            node.store.settle_in(slot);
+            if table.owner(slot).is_some_and(|owner| owner.lane == by.lane) {
+                let node = self.node_in(&mut table, address, &mut changes);
+                table.give(slot, node.lane.0, &mut changes);
+                node.store.settle_in(slot);
+            }
         }
         let former = std::mem::take(&mut changes.former);
         self.follow(changes);
@@ -291,37 +313,56 @@ impl Nodes {
         node
     }
 
-    /// Takes in what the cluster has told.
+    /// Takes in what a node of the cluster has told, unless it knows less than what is known already.
     pub(super) fn learn(self: &Arc<Self>, view: &View) {
         let mut changes = Changes::default();
+        let now = self.common.host.now();
         {
             let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-            if view.epoch < table.epoch {
-                table.older += 1;
-                if table.older < OLDER {
-                    return;
-                }
+            // A node that is cut off from most of the others, or has just been started, says that it cannot be
+            // used.
+            if !view.is_well && self.is_known() {
+                return;
             }
-            (table.epoch, table.older) = (view.epoch, 0);
-            let mut owners = vec![NOBODY; usize::from(SLOTS)];
+            let is_older = view.epoch < table.epoch;
+            if is_older && now.since(*table.older.get_or_insert(now)) < OLDER {
+                return;
+            }
+            (table.epoch, table.older) = (view.epoch, None);
+            let mut told = vec![Owner::NOBODY; usize::from(SLOTS)];
             // There may be hundreds of nodes, and a range for each slot.
-            let mut lanes: BTreeMap<&Address, u32> = BTreeMap::new();
-            for (first, last, address) in &view.ranges {
-                let lane = *lanes.entry(address).or_insert_with(|| {
-                    let node = self.node_in(&mut table, address, &mut changes);
-                    node.store.settle_in(*first);
-                    node.lane.0
+            let mut owners: BTreeMap<&Address, Owner> = BTreeMap::new();
+            for range in &view.ranges {
+                let owner = *owners.entry(&range.owner).or_insert_with(|| {
+                    let node = self.node_in(&mut table, &range.owner, &mut changes);
+                    node.store.settle_in(range.first);
+                    let _ = node.id.set(range.id.clone());
+                    let (lane, epoch) = (node.lane.0, view.epoch_of(&range.id));
+                    Owner { lane, epoch }
                 });
-                let range = usize::from(*first)..=usize::from(*last);
-                if let Some(range) = owners.get_mut(range) {
-                    range.fill(lane);
+                if let Some(slots) = told.get_mut(usize::from(range.first)..=usize::from(range.last)) {
+                    slots.fill(owner);
                 }
             }
-            for (slot, lane) in (0..SLOTS).zip(&owners) {
-                table.give(slot, *lane, &mut changes);
+            // How much it knows of those that have slots.
+            let known = |node: &Arc<Node>| node.id.get().map_or(0, |id| view.epoch_of(id));
+            let known: BTreeMap<u32, u64> = table.nodes.iter().map(|(lane, node)| (*lane, known(node))).collect();
+            for (slot, told) in (0..SLOTS).zip(told) {
+                let present = table.slots.get(usize::from(slot)).copied().unwrap_or(Owner::NOBODY);
+                // Of a slot that nobody has, the node must know who had it.
+                let epoch = match told.lane {
+                    NOBODY => known.get(&present.lane).copied().unwrap_or_default(),
+                    _ => told.epoch,
+                };
+                if epoch < present.epoch && !is_older {
+                    continue;
+                }
+                table.give(slot, told.lane, &mut changes);
+                if let Some(owner) = table.slots.get_mut(usize::from(slot)) {
+                    *owner = told;
+                }
             }
-            let now = self.common.host.now();
-            let owners: BTreeSet<u32> = owners.into_iter().collect();
+            let owners: BTreeSet<u32> = table.slots.iter().map(|owner| owner.lane).collect();
             // Before a node is given up, since another one may get its lane.
             changes.former.append(&mut self.former());
             table.nodes.retain(|lane, node| {
@@ -340,6 +381,35 @@ impl Nodes {
             health.send_modify(|servers| servers.retain(|server| !is_placeholder(server)));
             self.news.send_replace(News::Known);
         }
+    }
+
+    /// Compares clocks that nodes have told at about the same time, and tells of those that differ by too
+    /// much.
+    pub(super) fn compare(&self, readings: &[Reading]) {
+        let skew = self.common.skew;
+        let mut clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = clocks.compare(readings, skew);
+        drop(clocks);
+        for Difference { ahead, behind, by } in found {
+            tracing::warn!(
+                %ahead, %behind, difference = ?by, ?skew,
+                "the clocks of two nodes of a cluster differ by more than the manager's skew, so locks may end early after a failover or a move; set \
+                 the clocks, or a larger skew"
+            );
+        }
+    }
+
+    /// Returns advice about the clocks that differ by too much.
+    pub(super) fn clocks_that_differ(&self) -> Vec<String> {
+        let clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let advice = |Difference { ahead, behind, by }: &Difference| {
+            format!(
+                "the clock of {ahead} is {by:?} ahead of that of {behind}, which is more than the manager's `skew` of {:?}: after a failover or a \
+                 move locks may end early; set the clocks, or a larger `skew`",
+                self.common.skew
+            )
+        };
+        clocks.found().iter().map(advice).collect()
     }
 
     /// Records why it is not known where the slots are, and the number of the question that was answered

@@ -106,7 +106,7 @@ impl<'a> Route<'a> {
         };
         let pauses = match redirect(&error) {
             Some(Redirect::Moved(slot, address)) => {
-                self.nodes.mend(*slot, &at(address));
+                self.nodes.mend(*slot, &way.node, &at(address));
                 self.turns += 1;
                 self.turns > AT_ONCE
             }

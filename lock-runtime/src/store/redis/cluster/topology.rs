@@ -17,6 +17,7 @@ use redis::{AsyncConnectionConfig, RedisError, Value, from_redis_value};
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::clocks::Reading;
 use super::node::Common;
 use super::nodes::{NO_LANE, Nodes};
 use super::slot::SLOTS;
@@ -45,10 +46,21 @@ pub(super) struct View {
     pub(super) epoch: u64,
     /// `true` if the node says that the cluster can be used.
     pub(super) is_well: bool,
-    /// The first and the last slot of a range, and the node that has them.
-    pub(super) ranges: Vec<(u16, u16, Address)>,
+    pub(super) ranges: Vec<Range>,
+    /// The epoch of each node's configuration, by the node's identifier.
+    pub(super) epochs: BTreeMap<Box<str>, u64>,
     /// The replicas.
     pub(super) replicas: Vec<Address>,
+}
+
+/// Slots that one node has.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) first: u16,
+    pub(super) last: u16,
+    pub(super) owner: Address,
+    /// The owner's identifier.
+    pub(super) id: Box<str>,
 }
 
 /// Follows the slots. Dropping it ends the task that does so.
@@ -69,6 +81,7 @@ impl Topology {
             known: seeds.iter().cloned().collect(),
             seeds,
             connections: BTreeMap::new(),
+            asks_time: true,
             outage: None,
         };
         let host = &nodes.common.host;
@@ -116,6 +129,8 @@ struct Watch {
     /// The nodes of the last answer, and their replicas.
     known: BTreeSet<Address>,
     connections: BTreeMap<Address, MultiplexedConnection>,
+    /// `false` once a node has not told the time: its user may not ask.
+    asks_time: bool,
     outage: Option<Unanswered>,
 }
 
@@ -129,7 +144,14 @@ struct Unanswered {
 }
 
 /// An answer, and the connection for the next question.
-type Answer = (Address, Result<(View, MultiplexedConnection), StoreError>);
+type Answer = (Address, Result<(Told, MultiplexedConnection), StoreError>);
+
+/// What one node has told.
+struct Told {
+    view: View,
+    /// None if it may not be, or was not, asked for.
+    clock: Option<Reading>,
+}
 
 impl Watch {
     async fn run(mut self, mut questions: tokio::sync::watch::Receiver<u64>) {
@@ -141,7 +163,8 @@ impl Watch {
             let Some(nodes) = self.nodes.upgrade() else { return };
             let question = *questions.borrow_and_update();
             let pause = match self.ask(&nodes.common).await {
-                Ok(view) => {
+                Ok((view, clocks)) => {
+                    nodes.compare(&clocks);
                     if let Some(Unanswered {
                         since,
                         told: Some(address),
@@ -151,7 +174,7 @@ impl Watch {
                         let (lane, lasted) = (NO_LANE, self.host.now().since(since));
                         nodes.report(&LossHint::Up { lane, address, lasted });
                     }
-                    let masters = view.ranges.iter().map(|(_, _, address)| address);
+                    let masters = view.ranges.iter().map(|range| &range.owner);
                     self.known = masters.chain(&view.replicas).cloned().collect();
                     nodes.learn(&view);
                     PAUSE
@@ -190,7 +213,7 @@ impl Watch {
     }
 
     /// Asks nodes, a few at once, until one has answered. Fails with the first failure.
-    async fn ask(&mut self, common: &Common) -> Result<View, StoreError> {
+    async fn ask(&mut self, common: &Common) -> Result<(View, Vec<Reading>), StoreError> {
         let mut others: Vec<Address> = self.known.iter().cloned().collect();
         for nth in (1..others.len()).rev() {
             let with = self.host.between(0..nth as u64 + 1);
@@ -209,10 +232,10 @@ impl Watch {
         let mut failure = None;
         for some in others.chunks(AT_ONCE) {
             match self.ask_some(common, some).await {
-                Ok(view) => {
+                Ok(told) => {
                     // A cluster may have hundreds of nodes, and one that has left it may go on for long.
                     self.connections.retain(|address, _| some.contains(address));
-                    return Ok(view);
+                    return Ok(told);
                 }
                 Err(error) => failure = failure.or(Some(error)),
             }
@@ -220,12 +243,20 @@ impl Watch {
         Err(failure.unwrap_or_else(|| StoreError::transient("no node of the cluster is known")))
     }
 
-    async fn ask_some(&mut self, common: &Common, some: &[Address]) -> Result<View, StoreError> {
+    async fn ask_some(&mut self, common: &Common, some: &[Address]) -> Result<(View, Vec<Reading>), StoreError> {
         let mut asked: FuturesUnordered<_> = some
             .iter()
-            .map(|address| question(common, address.clone(), self.connections.remove(address)))
+            .map(|address| {
+                question(
+                    common,
+                    address.clone(),
+                    self.connections.remove(address),
+                    self.asks_time,
+                )
+            })
             .collect();
         let mut best: Option<View> = None;
+        let mut clocks = Vec::new();
         let mut failure = None;
         let mut settled = None;
         loop {
@@ -243,7 +274,9 @@ impl Watch {
                 break;
             };
             match answer {
-                Ok((view, connection)) => {
+                Ok((Told { view, clock }, connection)) => {
+                    self.asks_time &= clock.is_some();
+                    clocks.extend(clock);
                     self.connections.insert(address, connection);
                     let is_better = best
                         .as_ref()
@@ -257,7 +290,7 @@ impl Watch {
             }
         }
         match (best, failure) {
-            (Some(view), _) => Ok(view),
+            (Some(view), _) => Ok((view, clocks)),
             (None, Some(error)) => Err(error),
             (None, None) => Err(StoreError::transient("no node of the cluster is known")),
         }
@@ -265,9 +298,9 @@ impl Watch {
 }
 
 /// Asks one node, on its connection, or else on a new one.
-async fn question(common: &Common, address: Address, former: Option<MultiplexedConnection>) -> Answer {
+async fn question(common: &Common, address: Address, former: Option<MultiplexedConnection>, asks_time: bool) -> Answer {
     if let Some(connection) = former
-        && let Ok(answer) = ask_on(common, &address, connection).await
+        && let Ok(answer) = ask_on(common, &address, connection, asks_time).await
     {
         return (address, Ok(answer));
     }
@@ -279,7 +312,7 @@ async fn question(common: &Common, address: Address, former: Option<MultiplexedC
     let limit = common.time_outs.connect.mul_f64(0.75);
     let made = common.dial.dial(&info, config);
     let answer = match common.host.timeout(Timer::LockThread, limit, made).await {
-        Some(Ok(connection)) => ask_on(common, &address, connection).await,
+        Some(Ok(connection)) => ask_on(common, &address, connection, asks_time).await,
         Some(Err(error)) => Err(failed(&address, &error)),
         None => Err(StoreError::transient(format!(
             "{address}: no connection within {limit:?}"
@@ -292,24 +325,36 @@ async fn ask_on(
     common: &Common,
     address: &Address,
     mut connection: MultiplexedConnection,
-) -> Result<(View, MultiplexedConnection), StoreError> {
-    let mut both = redis::pipe();
-    both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
+    asks_time: bool,
+) -> Result<(Told, MultiplexedConnection), StoreError> {
+    let mut all = redis::pipe();
+    all.cmd("CLUSTER").arg("INFO");
+    all.cmd("CLUSTER").arg("NODES");
+    all.cmd("CLUSTER").arg("SLOTS");
+    if asks_time {
+        all.cmd("TIME");
+    }
     let limit = common.time_outs.response;
+    let sent = common.host.now();
     let unexpected = || StoreError::transient(format!("{address}: an unexpected answer to CLUSTER SLOTS"));
     let answers = common
         .host
-        .timeout(Timer::LockThread, limit, connection.req_packed_commands(&both, 0, 2))
+        .timeout(
+            Timer::LockThread,
+            limit,
+            connection.req_packed_commands(&all, 0, all.len()),
+        )
         .await;
     let answers = answers.ok_or_else(|| StoreError::transient(format!("{address}: no answer within {limit:?}")))?;
+    let answered = common.host.now();
     let mut answers = answers.map_err(|error| failed(address, &error))?.into_iter();
     let mut next = || {
         let answer = answers.next().ok_or_else(unexpected)?;
         answer.extract_error().map_err(|error| failed(address, &error))
     };
-    let (info, slots) = (next()?, next()?);
-    let info: String = from_redis_value(info).map_err(|_| unexpected())?;
-    let view = View::read(&info, slots, address).ok_or_else(unexpected)?;
+    let (info, nodes, slots, time) = (next()?, next()?, next()?, next());
+    let text = |answer| from_redis_value::<String>(answer).map_err(|_| unexpected());
+    let view = View::read(&text(info)?, &text(nodes)?, slots, address).ok_or_else(unexpected)?;
     if view.ranges.is_empty() {
         // It may have been reset, and still be in the URL. The epoch is that of the cluster it was in.
         return Err(
@@ -318,7 +363,10 @@ async fn ask_on(
             ),
         );
     }
-    Ok((view, connection))
+    // Fencing needs the permission, and locks do not.
+    let time = time.ok().and_then(|time| from_redis_value(time).ok());
+    let clock = time.map(|time| Reading::new(address.clone(), time, sent, answered));
+    Ok((Told { view, clock }, connection))
 }
 
 /// Returns the error for a node that does not tell where the slots are.
@@ -338,15 +386,20 @@ fn failed(address: &Address, error: &RedisError) -> StoreError {
     }
     match error.code() {
         Some("NOPERM") => permanent.advise(
-            "allow the server's user `+cluster|slots +cluster|info +asking`, in addition to what a single server needs",
+            "allow the server's user `+cluster|slots +cluster|nodes +cluster|info +asking`, in addition to what a single server needs",
         ),
         _ => permanent.advise(sorted.advice()),
     }
 }
 
 impl View {
-    /// Reads the answers of the node at `address` to `CLUSTER INFO` and `CLUSTER SLOTS`.
-    fn read(info: &str, slots: Value, address: &Address) -> Option<Self> {
+    /// Returns the epoch of a node's configuration, or 0 if the one that tells does not know the node.
+    pub(super) fn epoch_of(&self, id: &str) -> u64 {
+        self.epochs.get(id).copied().unwrap_or_default()
+    }
+
+    /// Reads the answers of the node at `address` to `CLUSTER INFO`, `CLUSTER NODES` and `CLUSTER SLOTS`.
+    fn read(info: &str, nodes: &str, slots: Value, address: &Address) -> Option<Self> {
         let field = |name: &str| {
             let mut fields = info.lines().filter_map(|line| line.split_once(':'));
             fields.find(|(field, _)| *field == name).map(|(_, value)| value.trim())
@@ -356,6 +409,13 @@ impl View {
             epoch: field("cluster_current_epoch")?.parse().ok()?,
             is_well: field("cluster_state") == Some("ok"),
             ranges: Vec::new(),
+            epochs: nodes
+                .lines()
+                .filter_map(|line| {
+                    let mut fields = line.split(' ');
+                    Some((fields.next()?.into(), fields.nth(5)?.parse().ok()?))
+                })
+                .collect(),
             replicas: Vec::new(),
         };
         for row in rows {
@@ -372,13 +432,16 @@ impl View {
                 // Null or empty from a node that does not know its own address.
                 let host: Option<String> = from_redis_value(node.next()?).ok()?;
                 let host = host.filter(|host| !host.is_empty() && host != "?");
-                Some(Address {
+                let node_address = Address {
                     host: host.unwrap_or_else(|| address.host.clone()),
                     port: from_redis_value(node.next()?).ok().filter(|port| *port != 0)?,
-                })
+                };
+                let id: String = from_redis_value(node.next()?).ok()?;
+                Some((node_address, id.into_boxed_str()))
             });
-            view.ranges.push((first, last, nodes.next()?));
-            view.replicas.extend(nodes);
+            let (owner, id) = nodes.next()?;
+            view.replicas.extend(nodes.map(|(address, _)| address));
+            view.ranges.push(Range { first, last, owner, id });
         }
         Some(view)
     }
@@ -388,12 +451,14 @@ impl View {
 mod tests {
     use super::*;
 
+    const NODES: &str = "id a:6379@16379,host myself,master - 0 0 7 connected 0-5 [6->-other]\nother b:6380@16380 slave id 0 1 7 connected\n";
+
     fn read(info: &str, slots: &str) -> Option<View> {
         let asked = Address {
             host: "asked".to_owned(),
             port: 1,
         };
-        View::read(info, redis::parse_redis_value(slots.as_bytes()).ok()?, &asked)
+        View::read(info, NODES, redis::parse_redis_value(slots.as_bytes()).ok()?, &asked)
     }
 
     #[test]
@@ -406,9 +471,23 @@ mod tests {
             host: host.to_owned(),
             port,
         };
-        let told = view.map(|view| (view.epoch, view.is_well, view.ranges, view.replicas));
-        let ranges = vec![(0, 5, at("a", 6379)), (6, 6, at("asked", 6381))];
-        assert_eq!(told, Some((7, true, ranges, vec![at("b", 6380)])));
+        let told = view.map(|view| {
+            (
+                view.epoch,
+                view.is_well,
+                view.epoch_of("id"),
+                view.ranges,
+                view.replicas,
+            )
+        });
+        let range = |first, last, owner| Range {
+            first,
+            last,
+            owner,
+            id: "id".into(),
+        };
+        let ranges = vec![range(0, 5, at("a", 6379)), range(6, 6, at("asked", 6381))];
+        assert_eq!(told, Some((7, true, 7, ranges, vec![at("b", 6380)])));
     }
 
     #[test]

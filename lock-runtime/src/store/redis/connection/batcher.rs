@@ -637,8 +637,7 @@ pub(in crate::store::redis) fn hash(lock: &str) -> u64 {
 
 pub(super) fn release(name: &str, script: &str, names: &Keyspace, releases: &[Release]) -> Cmd {
     let mut command = redis::cmd(name);
-    let counter = names.counter(releases.first().map_or("", |release| &release.lock));
-    command.arg(script).arg(2 * releases.len() + 1).arg(&*counter);
+    command.arg(script).arg(2 * releases.len());
     for release in releases {
         command.arg(&release.lock).arg(&release.queue);
     }

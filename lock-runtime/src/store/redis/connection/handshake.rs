@@ -101,14 +101,14 @@ pub(super) async fn check_permissions(
     let queue = names.queue(&key);
     let counter = names.counter(&key);
     let keys: [&str; 3] = [&key, &queue, &counter];
-    let release_keys: [&str; 3] = [&counter, &key, &queue];
+    let release_keys = &keys[..2];
     let given_back = [&names.channels, "probe", "0", "", ""];
     for command in [
         set,
         run("EVAL", &acquire.source, &keys, &["somebody else", "1000", "0", "0"]),
         run("EVAL", &renew.source, &keys[..1], &["probe", "1000"]),
-        run("EVAL", &release.source, &release_keys, &given_back),
-        run("EVALSHA", &release.hash, &release_keys, &given_back),
+        run("EVAL", &release.source, release_keys, &given_back),
+        run("EVALSHA", &release.hash, release_keys, &given_back),
     ] {
         let answer = the_one(command.query_async::<Value>(connection).await);
         answer.map_err(|error| refused(&error, names, &keys))?;

@@ -29,8 +29,8 @@ for i = 1, locks do
   local lock = KEYS[2 * i]
   if ARGV[6] == '1' and i < busy then
     redis.call('SET', lock, value, 'PX', lease)
-  elseif own[i] and not hand_over(lock, KEYS[2 * i + 1], ARGV[1]) then
-    redis.call('DEL', lock)
+  elseif own[i] then
+    hand_over(lock, KEYS[2 * i + 1], ARGV[1])
   end
 end
 return {0, other, redis.call('PTTL', KEYS[2 * busy]), busy - 1}

@@ -10,6 +10,7 @@ use crate::store::redis::connection::failure::sort;
 use crate::store::redis::connection::{Connection, ConnectionSlot};
 use crate::store::redis::connection::{Release, Reply, Report, What};
 use crate::store::redis::connection::{eval, eval_about, eval_for_lock};
+use crate::store::redis::keyspace::drawing;
 use crate::store::redis::reply::{
     LEFT_FREE, as_remaining, attempt, given_back, holder_of, millis, released, token_or_verdict, unexpected, verdicts,
 };
@@ -40,13 +41,21 @@ impl RedisStore {
         let counter = self.names.counter(request.key);
         let keys: [&str; 3] = [request.key, &queue, &counter];
         let scripts: [&LockScript; 2] = [&ACQUIRE, &MARKED_ACQUIRE];
-        let answer = eval_for_lock(&commands, &live, scripts, mark, request.key, &keys, |command| {
-            command
-                .arg(request.value.as_str())
-                .arg(millis(request.ttl))
-                .arg(u8::from(request.fence))
-                .arg(u8::from(request.fair));
-        });
+        let answer = eval_for_lock(
+            &commands,
+            &live,
+            scripts,
+            mark,
+            request.key,
+            drawing(request.fence, &keys),
+            |command| {
+                command
+                    .arg(request.value.as_str())
+                    .arg(millis(request.ttl))
+                    .arg(u8::from(request.fence))
+                    .arg(u8::from(request.fair));
+            },
+        );
         // If the plain `SET` found the caller's own value, a failure here does not mean that
         // nothing was taken.
         let answer = answer

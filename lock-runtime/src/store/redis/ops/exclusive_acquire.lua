@@ -1,5 +1,5 @@
 -- Takes an exclusive lock.
--- KEYS: the lock, its queue, the fencing counter.
+-- KEYS: the lock, its queue, and the fencing counter if a token is taken.
 -- ARGV: the holder's value, the lease in ms, 1 to take a fencing token, 1 to let the waiters in the
 -- queue go first.
 -- Returns {1, token or ''} if granted, {0, the holder's value or '', the rest of its lease in ms}

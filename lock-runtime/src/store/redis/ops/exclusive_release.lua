@@ -1,6 +1,6 @@
 -- Releases exclusive locks, and hands each to the first waiter in its queue, if there is one. Keeps
 -- a lock for the rest of its minimum hold instead, if told to.
--- KEYS: the fencing counter, then for each lock the lock and its queue.
+-- KEYS: for each lock the lock and its queue.
 -- ARGV: the channels' prefix, then for each lock:
 -- the holder's value; the time to keep the key in ms, or 0 to release it; the member to take out of
 -- the queue, or ''; and '' or <pause>:<every>:<0 or 1> if the lock may be left free for clients
@@ -12,14 +12,14 @@
 -- The common case first, before any function is created: the lock has no waiters.
 local answers = {}
 local others = false
-for i = 1, (#KEYS - 1) / 2 do
-  local lock, value = KEYS[2 * i], ARGV[4 * i - 2]
+for i = 1, #KEYS / 2 do
+  local lock, value = KEYS[2 * i - 1], ARGV[4 * i - 2]
   if ARGV[4 * i - 1] == '0' and ARGV[4 * i] == '' and string.sub(ARGV[4 * i + 1], -2) ~= ':1' then
     -- pcall: a key of another type must not stop the release of the other locks.
     local holder = redis.pcall('GET', lock)
     if holder ~= value then
       answers[i] = type(holder) == 'table' and holder or holder and -1 or 0
-    elseif redis.call('PTTL', KEYS[2 * i + 1]) == -2 then
+    elseif redis.call('PTTL', KEYS[2 * i]) == -2 then
       -- There is no queue. EXISTS would need a permission of its own.
       redis.call('DEL', lock)
       answers[i] = 1

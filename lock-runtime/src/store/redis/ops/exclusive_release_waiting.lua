@@ -43,9 +43,7 @@ local function release(lock, queue, value, keep, member, how)
         redis.call('DEL', lock)
         return 2
       end
-      if not hand_over(lock, queue, ARGV[1]) then
-        redis.call('DEL', lock)
-      end
+      hand_over(lock, queue, ARGV[1])
     elseif redis.pcall('SET', lock, kept, 'PX', keep).err then
       -- A server before 7.0 that is out of memory still changes an expiry.
       redis.call('PEXPIRE', lock, keep)
@@ -58,7 +56,7 @@ local function release(lock, queue, value, keep, member, how)
   return holder and -1 or 0
 end
 
-for i = 1, (#KEYS - 1) / 2 do
-  answers[i] = answers[i] or release(KEYS[2 * i], KEYS[2 * i + 1], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i], ARGV[4 * i + 1])
+for i = 1, #KEYS / 2 do
+  answers[i] = answers[i] or release(KEYS[2 * i - 1], KEYS[2 * i], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i], ARGV[4 * i + 1])
 end
 return answers

@@ -7,9 +7,7 @@ if not holder then
   return 0
 end
 if type(holder) == 'string' then
-  if not hand_over(lock, KEYS[2], ARGV[1]) then
-    redis.call('DEL', lock)
-  end
+  hand_over(lock, KEYS[2], ARGV[1])
   return 1
 end
 -- In a shared mode each class of holders has a tally. A sorted set of another program has none.

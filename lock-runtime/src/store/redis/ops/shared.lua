@@ -37,7 +37,9 @@ local function may_pass(held, class)
   return pass and pass(held.counts, class)
 end
 
--- Records the tally of a class after holders of it have left.
+-- Records the tally of a class after holders of it have left. The last tally stays until the next
+-- holder is there, or until `settle`: while a slot of a cluster moves, a script may not touch a key
+-- again that it has deleted.
 local function count_down(held, class)
   local count = held.counts[class]
   if count and count > 0 then
@@ -45,11 +47,19 @@ local function count_down(held, class)
     return
   end
   held.counts[class] = nil
-  if next(held.counts) then
+  if next(held.counts) or held.rest then
     redis.call('ZREM', held.lock, '#' .. class)
   else
-    redis.call('DEL', held.lock)
+    held.rest = {'#' .. class, held.token and 'fence:' .. held.token}
     held.token = nil
+  end
+end
+
+-- Deletes the lock if nobody holds it. The last that a script does with a lock.
+local function settle(held)
+  if held.rest then
+    redis.call('DEL', held.lock)
+    held.rest = nil
   end
 end
 
@@ -116,6 +126,13 @@ local function put(held, value, ends, token)
     redis.call('ZADD', held.lock, ends, value, count, '#' .. class)
   end
   held.counts[class] = count
+  -- What the last holder has left, unless it was written anew.
+  for _, member in ipairs(held.rest or {}) do
+    if member ~= '#' .. class and member ~= 'fence:' .. (held.token or '') then
+      redis.call('ZREM', held.lock, member)
+    end
+  end
+  held.rest = nil
 end
 
 local function take_out(held, value)

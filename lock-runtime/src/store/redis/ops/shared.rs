@@ -3,6 +3,7 @@
 
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::eval;
+use crate::store::redis::keyspace::drawing;
 use crate::store::redis::reply::{attempt, millis, released};
 use crate::store::redis::scripts::{SHARED_ACQUIRE, SHARED_FENCE, SHARED_RENEW};
 use crate::store::{AcquireRequest, Attempt, Fence, HolderValue, Ownership, ReleaseRequest, RenewRequest, StoreError};
@@ -19,13 +20,19 @@ impl RedisStore {
         let queue = self.names.queue_for(request.key, request.value);
         let counter = self.names.counter(request.key);
         let keys: [&str; 3] = [request.key, &queue, &counter];
-        let answer = eval(&commands, &live, &SHARED_ACQUIRE, &keys, |command| {
-            command
-                .arg(request.value.as_str())
-                .arg(millis(request.ttl))
-                .arg(u8::from(request.fence))
-                .arg(&self.names.channels);
-        });
+        let answer = eval(
+            &commands,
+            &live,
+            &SHARED_ACQUIRE,
+            drawing(request.fence, &keys),
+            |command| {
+                command
+                    .arg(request.value.as_str())
+                    .arg(millis(request.ttl))
+                    .arg(u8::from(request.fence))
+                    .arg(&self.names.channels);
+            },
+        );
         attempt(&answer.await?)
     }
 

@@ -11,4 +11,5 @@ if redis.call('ZSCORE', KEYS[1], ARGV[1]) then
   end
   return fence
 end
+settle(held)
 return is_admitted(held, class) and 0 or -1

@@ -1,6 +1,6 @@
 -- Releases locks in shared modes, and hands them to waiters. Keeps a place for the rest of the
 -- minimum hold instead, if told to.
--- KEYS: the fencing counter, then for each lock the lock and its queue.
+-- KEYS: for each lock the lock and its queue.
 -- ARGV: the channels' prefix, then for each lock: the holder's value; the time to keep its place in
 -- ms, or 0 to release it; the member to take out of the queue, or ''; and one argument that only
 -- exclusive locks use.
@@ -30,11 +30,12 @@ local function release(lock, queue, value, keep, member)
     done = redis.call('ZSCORE', lock, kept_name(value)) ~= false
   end
   serve(held, queue, ARGV[1])
+  settle(held)
   return done and (next(held.counts) and 0 or 1)
 end
 
 local answers = {}
-for i = 1, (#KEYS - 1) / 2 do
-  answers[i] = release(KEYS[2 * i], KEYS[2 * i + 1], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i])
+for i = 1, #KEYS / 2 do
+  answers[i] = release(KEYS[2 * i - 1], KEYS[2 * i], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i])
 end
 return answers

@@ -18,4 +18,5 @@ if ends and tonumber(ends) > now then
 elseif ARGV[2] ~= '0' then
   done = redis.call('ZSCORE', KEYS[1], kept_name(ARGV[1])) ~= false
 end
+settle(held)
 return done and (next(held.counts) and 0 or 1)

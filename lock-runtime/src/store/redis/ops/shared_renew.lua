@@ -19,7 +19,9 @@ for i, lock in ipairs(KEYS) do
     end
     verdicts[i] = 1
   else
-    verdicts[i] = is_admitted(look(lock, now), class_of(value)) and 0 or -1
+    local held = look(lock, now)
+    settle(held)
+    verdicts[i] = is_admitted(held, class_of(value)) and 0 or -1
   end
 end
 return verdicts

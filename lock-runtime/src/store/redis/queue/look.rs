@@ -11,7 +11,8 @@ use super::Queue;
 use super::ticket::{ASKED, LocalWaiters, Ticket, Word};
 use crate::host::{Moment, Timer};
 use crate::store::mode::is_ours;
-use crate::store::redis::connection::{Connection, ConnectionSlot, eval_about, failure};
+use crate::store::redis::connection::failure::{self, Redirect};
+use crate::store::redis::connection::{Connection, ConnectionSlot, eval_about};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::reply::{as_remaining, holder_of};
 use crate::store::redis::scripts::{REFRESH, SHARED_REFRESH};
@@ -220,14 +221,16 @@ impl Queue {
         let answer = self.ask(slot, &live, asked, listens);
         let answer = within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await;
         if let Err(error) = &answer
-            && failure::redirect(error).is_some()
+            && let Some(redirect) = failure::redirect(error)
         {
-            // The slot of these locks is another node's by now, or is on its way there: the calls ask
-            // that one.
+            // The slot of these locks is another node's by now, and the places are there: the calls find
+            // that out when they ask for their locks. Or it is on its way there, and the calls begin anew.
+            let is_there = matches!(redirect, Redirect::Moved(..));
+            let word = if is_there { Word::Hint } else { Word::Lapsed };
             slot.is_in_doubt();
             for asked in asked {
                 for ticket in &asked.tickets {
-                    ticket.tell(Word::Lapsed);
+                    ticket.tell(word);
                 }
             }
             return Ok(());
@@ -306,18 +309,16 @@ impl Queue {
         listens: bool,
     ) -> Result<Value, StoreError> {
         let names = &self.0.names;
-        let first = asked.first().map_or("", |asked| &*asked.key);
-        let counter = names.counter(first);
-        let mut keys: Vec<&str> = vec![&counter];
-        for asked in asked {
-            keys.extend([&*asked.key, &*asked.queue]);
-        }
+        let keys: Vec<&str> = asked.iter().flat_map(|asked| [&*asked.key, &*asked.queue]).collect();
         let is_shared = asked.first().is_some_and(|asked| asked.is_shared);
         let script = if is_shared { &SHARED_REFRESH } else { &REFRESH };
         // The argument `lock` is empty: there may be many locks, and this need not follow a lock's
         // other commands.
         eval_about(slot, live, script, "", &keys, |command| {
-            command.arg(&names.channels).arg(&names.process).arg(u8::from(listens));
+            command
+                .arg(&names.channels)
+                .arg(&names.process)
+                .arg(names.listens(listens));
             for asked in asked {
                 command.arg(asked.tickets.len());
                 for ticket in &asked.tickets {

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 use crate::host::{Backoff, Host, Timer};
 use crate::store::redis::connection::{ConnectionSlot, Push, eval_for_lock, failure};
-use crate::store::redis::keyspace::Keyspace;
+use crate::store::redis::keyspace::{Keyspace, drawing};
 use crate::store::redis::reply::{granted_or_busy, millis};
 use crate::store::redis::scripts::{JOIN, LockScript, MARKED_JOIN, MARKED_TAKE, SHARED_JOIN, SHARED_TAKE, TAKE};
 use crate::store::{Attempt, Limited, LossHint, QueueOutcome, QueueRequest, StoreError, within};
@@ -205,16 +205,24 @@ impl Queue {
         let sent = request.clock.now();
         let listens = self.is_listening();
         let counter = names.counter(request.key);
-        let keys = [request.key, &ticket.queue, &counter];
-        let answer = eval_for_lock(commands, &live, scripts, mark, request.key, &keys, |command| {
-            command
-                .arg(request.value.as_str())
-                .arg(millis(request.ttl))
-                .arg(&names.channels)
-                .arg(&names.process)
-                .arg(u8::from(listens))
-                .arg(&ticket.member);
-        });
+        let keys: [&str; 3] = [request.key, &ticket.queue, &counter];
+        let answer = eval_for_lock(
+            commands,
+            &live,
+            scripts,
+            mark,
+            request.key,
+            drawing(request.fence, &keys),
+            |command| {
+                command
+                    .arg(request.value.as_str())
+                    .arg(millis(request.ttl))
+                    .arg(&names.channels)
+                    .arg(&names.process)
+                    .arg(names.listens(listens))
+                    .arg(&ticket.member);
+            },
+        );
         let answer = match within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await {
             // A user without permission for the queue can still use the lock.
             Err(error) if error.is_permanent() && failure::redirect(&error).is_none() => {
@@ -289,12 +297,20 @@ impl Queue {
         let mark = commands.mark(&live, request.value).await?;
         let mark = mark.as_deref();
         let sent = request.clock.now();
-        let answer = eval_for_lock(commands, &live, scripts, mark, request.key, keys, |command| {
-            command
-                .arg(request.value.as_str())
-                .arg(millis(request.ttl))
-                .arg(u8::from(request.fence));
-        });
+        let answer = eval_for_lock(
+            commands,
+            &live,
+            scripts,
+            mark,
+            request.key,
+            drawing(request.fence, keys),
+            |command| {
+                command
+                    .arg(request.value.as_str())
+                    .arg(millis(request.ttl))
+                    .arg(u8::from(request.fence));
+            },
+        );
         let Value::Array(parts) = within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await? else {
             return Err(StoreError::unknown(
                 "the server gave an unexpected answer to the take script",

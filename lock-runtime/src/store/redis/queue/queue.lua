@@ -4,7 +4,11 @@
 -- handed to it.
 -- - A process with waiters is the member <process>, and its score is minus the time of its last
 -- sign of life, in ms of the server's clock. Half a millisecond is added if messages do not reach
--- the process, which then looks by itself, and often.
+-- the process, which then looks by itself, and often; a quarter if they do, but it may not listen yet
+-- at the node of a cluster to which the slot has moved.
+-- While a slot moves, the node that it leaves refuses a script, in the middle, for a key that the
+-- script has deleted or emptied. So a lock is deleted once, and last, and of a queue that has no
+-- member left nothing more is expected than an error.
 -- - The score of the member FREE is the time until which the lock is, or last was, left free for
 -- clients that are not in the queue, in ms of the server's clock / FREE_UNIT. It is therefore below
 -- the waiters' numbers.
@@ -13,6 +17,9 @@ local FREE_UNIT = 1e13
 -- The maximum time in ms for which a lock is left free, whatever the score of that member is.
 local LONGEST_FREE = 1000
 local HEARD_WITHIN = 1500
+-- The age in ms up to which the sign of life of a process of a cluster counts though nobody listens.
+-- A shorter time than any claim, and a longer one than that between two looks of a process.
+local SURELY_ALIVE = 500
 local KEPT_FOR = 5000
 -- The maximum claim in ms for a lock that is handed over, whatever a member says: a user that can
 -- write the queue may not be allowed to write the lock.
@@ -22,6 +29,8 @@ local FEW = 8
 -- The maximum number of waiters that one run of a script takes out of queues, so that a crowd does
 -- not hold up the server's other clients. A later run looks at the rest: see `is_spent`.
 local TURNS = 60
+-- The maximum number of signs of life that are taken out of a queue without waiters. Others grow old.
+local MOST_SIGNS = 1000
 -- No waiter has a longer value: an owner's name, which takes three times its length when encoded,
 -- is far shorter.
 local LONGEST_VALUE = 8192
@@ -44,9 +53,12 @@ local function first_in(queue)
   return not found.err and found[1]
 end
 
--- Records a sign of life of a process with waiters. `listens` is '1' if messages reach it, or '0'.
+local MARKS = {['0'] = 0.5, ['2'] = 0.25}
+
+-- Records a sign of life of a process with waiters. `listens` is '1' if messages reach it, '2' if they
+-- do in a cluster, or '0'.
 local function heard_of(queue, process, now, listens)
-  redis.call('ZADD', queue, listens == '1' and -now or 0.5 - now, process)
+  redis.call('ZADD', queue, (MARKS[listens] or 0) - now, process)
   redis.call('PEXPIRE', queue, KEPT_FOR)
 end
 
@@ -62,8 +74,7 @@ local function newest_sign(queue)
   end
   local ahead = redis.call('ZRANGEBYSCORE', queue, '-inf', string.format('(%.0f', present), 'WITHSCORES', 'LIMIT', 0, 1000)
   for i = 1, #ahead, 2 do
-    -- Keeps the mark of a process that messages do not reach.
-    redis.call('ZADD', queue, present + (ahead[i + 1] % 1 == 0.5 and 0.5 or 0), ahead[i])
+    redis.call('ZADD', queue, present + ahead[i + 1] % 1, ahead[i])
   end
   return present
 end
@@ -89,13 +100,19 @@ end
 -- In a long queue the signs stay and grow old: a search for other waiters of their processes would
 -- cost more.
 local function first_left(queue, processes)
-  local left = redis.call('ZRANGEBYSCORE', queue, 1, '+inf', 'LIMIT', 0, FEW)
+  -- pcall: the last member may have been removed.
+  local left = redis.pcall('ZRANGEBYSCORE', queue, 1, '+inf', 'LIMIT', 0, FEW)
+  if left.err then
+    return nil
+  end
   if not left[1] then
-    local free = redis.call('ZSCORE', queue, FREE)
-    redis.call('DEL', queue)
-    if free then
-      redis.call('ZADD', queue, free, FREE)
+    if redis.call('ZSCORE', queue, FREE) then
+      for _, process in ipairs(redis.call('ZRANGEBYSCORE', queue, '-inf', 0, 'LIMIT', 0, MOST_SIGNS)) do
+        redis.call('ZREM', queue, process)
+      end
       redis.call('PEXPIRE', queue, KEPT_FOR)
+    else
+      redis.call('DEL', queue)
     end
   elseif #left < FEW then
     for _, member in ipairs(left) do
@@ -151,7 +168,9 @@ local function hand_to(member, queue, channels, newest, mode, served)
     redis.set_repl(redis.REPL_NONE)
     local told = redis.pcall('PUBLISH', channels .. process, ':' .. value)
     redis.set_repl(redis.REPL_ALL)
-    if heard % 1 ~= 0 or type(told) == 'number' and told > 0 then
+    local mark = heard % 1
+    local may_listen_soon = mark == 0.25 and heard + now_ms() <= SURELY_ALIVE
+    if mark == 0.5 or may_listen_soon or type(told) == 'number' and told > 0 then
       return value
     end
     mode.take_back(value)
@@ -163,14 +182,11 @@ local function hand_to(member, queue, channels, newest, mode, served)
 end
 
 -- Hands an exclusive lock to the first waiter in the queue whose process is alive. Returns its
--- value. Returns nil, and leaves the lock free, if there is no such waiter, or if the run has
--- reached its limit before it found one.
+-- value. Returns nil, and deletes the lock, if there is no such waiter, or if the run has reached its
+-- limit before it found one.
 local function hand_over(lock, queue, channels)
   local first = first_in(queue)
-  if not first then
-    return nil
-  end
-  local newest = newest_sign(queue)
+  local newest = first and newest_sign(queue)
   local mode = {
     is_possible = function()
       return true
@@ -181,8 +197,8 @@ local function hand_over(lock, queue, channels)
     put = function(value, claim)
       redis.call('SET', lock, value, 'PX', claim)
     end,
+    -- The next one gets it, or it is deleted below.
     take_back = function()
-      redis.call('DEL', lock)
     end,
   }
   local served = {}

@@ -1,7 +1,7 @@
 -- Takes a lock that is free and has no waiters, or joins its queue.
--- KEYS: the lock, its queue, the fencing counter.
--- ARGV: the holder's value, the lease in ms, the channels' prefix, the process, 1 if messages reach
--- it or 0, the member.
+-- KEYS: the lock, its queue, and the fencing counter if a token is taken.
+-- ARGV: the holder's value, the lease in ms, the channels' prefix, the process, whether messages reach
+-- it as in `heard_of`, the member.
 -- Returns {1, token or ''} if granted, {0, the holder's value or '', the rest of its lease in ms}
 -- if queued.
 local holder = redis.call('GET', KEYS[1])

@@ -1,14 +1,14 @@
 -- Records that a process with waiters is alive, hands locks that have become free to the first
 -- waiters in their queues, and returns the state of the locks.
--- KEYS: the fencing counter, then for each lock the lock and its queue.
--- ARGV: the channels' prefix, the process, 1 if messages reach it or 0, then for each lock the
--- number of members that the process asks about, and these members.
+-- KEYS: for each lock the lock and its queue.
+-- ARGV: the channels' prefix, the process, whether messages reach it as in `heard_of`, then for each
+-- lock the number of members that the process asks about, and these members.
 -- Returns for each lock {the holder's value or '', the rest of its lease in ms, then for each
 -- member 1 (it is in the queue) or 0}.
 local now = now_ms()
 local answers = {}
 local at = 4
-for i = 2, #KEYS, 2 do
+for i = 1, #KEYS, 2 do
   local lock, queue = KEYS[i], KEYS[i + 1]
   local members = tonumber(ARGV[at])
   local answer = {}

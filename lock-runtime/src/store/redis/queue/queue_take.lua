@@ -1,5 +1,5 @@
 -- Takes an exclusive lock that its queue has handed over, for the whole lease.
--- KEYS: the lock, the fencing counter.
+-- KEYS: the lock, and the fencing counter if a token is taken.
 -- ARGV: the holder's value, the lease in ms, 1 to take a fencing token.
 -- Returns {1, token or ''} if taken, {0, the holder's value or '', the rest of its lease in ms} if
 -- it was not handed over.

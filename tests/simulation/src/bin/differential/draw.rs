@@ -271,8 +271,7 @@ impl Draw<'_> {
         let with_queues = |draw: &mut Self| {
             let locks = draw.locks();
             let keys = locks.iter().flat_map(|lock| [lock.clone(), draw.queue(lock)]);
-            let keys: Vec<String> = std::iter::once(COUNTER.to_owned()).chain(keys).collect();
-            (locks.len(), keys)
+            (locks.len(), keys.collect::<Vec<String>>())
         };
         match name {
             "acquire" => (
@@ -303,13 +302,17 @@ impl Draw<'_> {
                 (keys, arguments)
             }
             "fence" | "shared_fence" => (vec![lock, counter], vec![value]),
-            "raise_fence" => {
+            "raise_fence" | "raise_own_fence" => {
                 // Below and above what the counter may have, of as many digits or of others.
                 let digits = self.rng.usize(1..18);
                 let token = self
                     .rng
                     .u64(10_u64.pow(u32::try_from(digits).unwrap_or(1) - 1)..10_u64.pow(18));
-                (vec![counter], vec![token.to_string()])
+                if name == "raise_own_fence" {
+                    (vec![lock, counter], vec![value, token.to_string()])
+                } else {
+                    (vec![counter], vec![token.to_string()])
+                }
             }
             "acquire_alone" => (vec![lock], vec![value, self.lease()]),
             "release_alone" | "shared_release_alone" => (vec![lock], vec![value, self.keep()]),
@@ -338,6 +341,7 @@ impl Draw<'_> {
             "shared_take" => (vec![lock, queue, counter], vec![value, self.lease(), self.flag()]),
             "acquire_all" => {
                 let (_, keys) = with_queues(self);
+                let keys = std::iter::once(counter).chain(keys).collect();
                 let former = if self.rng.bool() { self.value() } else { String::new() };
                 (
                     keys,
