@@ -3,7 +3,7 @@
 //! `cargo run --bin inventory` plays it in this process, on the embedded store. With `REDIS_URL` set it starts four processes of
 //! itself against that server, which keeps both the stock and the locks. The URL may be that of sentinels without a password:
 //! `REDIS_URL=redis+sentinel://s1,s2,s3:26379/mymaster`. The example `failover` has the master die. It may also be that of a cluster:
-//! `REDIS_URL=redis+cluster://n1,n2,n3`. The example `reshard` has its slots move.
+//! `REDIS_URL=redis+cluster://n1,n2,n3`. The example `cluster` has its slots move.
 
 mod report;
 mod shelf;

@@ -104,8 +104,11 @@ fn nothing_is_oversold_when_the_master_is_killed_in_the_middle() {
 
 #[test]
 fn nothing_is_oversold_while_slots_move_and_a_master_is_killed() {
-    let said = run_example("reshard");
-    assert!(said.contains("and the master at port"), "{said}");
+    let said = run_example("cluster");
+    assert!(
+        said.contains("has moved from port") && said.contains("the master at port"),
+        "{said}"
+    );
     let exact = said
         .lines()
         .filter(|line| line.contains(": sold 150 of 150, oversold 0,"));

@@ -1,8 +1,8 @@
 //! Slots of a cluster move in the middle of a sale, and a master dies: nothing is sold twice.
 //!
-//! `cargo run --example reshard` starts a cluster of its own (three masters and three replicas; `./tests/install-servers` finds or builds a
+//! `cargo run --example cluster` starts a cluster of its own (three masters and three replicas; `./tests/install-servers` finds or builds a
 //! server). Each product has a lock in a slot of its own. The slots move from node to node all the time, and when a third is sold, the
-//! master of one of them is killed.
+//! master of one of them is killed. Each line begins with the time since the sale began.
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,8 @@ const CUSTOMERS: usize = 200;
 const SHOPS: usize = 4;
 /// How long a payment takes.
 const PAYMENT: Duration = Duration::from_millis(5);
+/// How often the timeline tells what callers saw.
+const TICK: Duration = Duration::from_millis(500);
 
 /// What is left of a product, the largest token that its store of record has seen, and to whom and when each piece was sold.
 #[derive(Default)]
@@ -30,6 +32,51 @@ struct Product {
 }
 
 type Shelf = Arc<[Mutex<Product>; PRODUCTS]>;
+
+/// What callers saw, and what was done to the cluster.
+#[derive(Clone)]
+struct Timeline {
+    began: Instant,
+    /// The longest time that a call has waited for its lock since the last line, and the number of calls that had to ask again.
+    seen: Arc<Mutex<(Duration, usize)>>,
+}
+
+impl Timeline {
+    fn begin() -> Self {
+        let (began, seen) = (Instant::now(), Arc::default());
+        Self { began, seen }
+    }
+
+    fn say(&self, what: &str) {
+        println!("{:6.2} s  {what}", self.began.elapsed().as_secs_f64());
+    }
+
+    fn see(&self, waited: Duration, asks_again: usize) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        *seen = (seen.0.max(waited), seen.1 + asks_again);
+    }
+
+    /// Tells every so often what callers saw.
+    async fn tick(self, products: Shelf) {
+        let mut before = 0;
+        loop {
+            tokio::time::sleep(TICK).await;
+            let (longest, again) = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+            let sold: Vec<usize> = products.iter().map(|product| look(product).sold.len()).collect();
+            let all = sold.iter().sum::<usize>();
+            let asked_again = if again == 0 {
+                String::new()
+            } else {
+                format!(", {again} asked again")
+            };
+            self.say(&format!(
+                "{:>3} sold {sold:?}; longest wait of those who got in {longest:.0?}{asked_again}",
+                all - before
+            ));
+            before = all;
+        }
+    }
+}
 
 fn look(product: &Mutex<Product>) -> MutexGuard<'_, Product> {
     product.lock().unwrap_or_else(PoisonError::into_inner)
@@ -67,14 +114,22 @@ async fn sell(product: &Mutex<Product>, customer: usize) -> Result<(), LockError
 
 /// A customer asks again if the sale has not begun (`is_retryable`). If the lock was lost on the way, it may have been carried out: asking
 /// again is right only because `sell` looks first.
-async fn buy(shop: LockManager, shelf: Shelf, customer: usize) -> Result<(), LockError> {
+async fn buy(shop: LockManager, shelf: Shelf, customer: usize, timeline: Timeline) -> Result<(), LockError> {
     let which = customer % PRODUCTS;
     loop {
         let request = shop.lock(key(which)).fencing().wait(Duration::from_secs(60));
         let Some(product) = shelf.get(which) else { return Ok(()) };
-        match request.run(sell(product, customer)).await {
+        let asked = Instant::now();
+        let body = async {
+            timeline.see(asked.elapsed(), 0);
+            sell(product, customer).await
+        };
+        match request.run(body).await {
             Ok(outcome) => return outcome,
-            Err(error) if error.is_retryable() || error.is_lost() => println!("asks again: {error}"),
+            Err(error) if error.is_retryable() || error.is_lost() => {
+                timeline.see(Duration::ZERO, 1);
+                timeline.say(&format!("a call asks again: {error}"));
+            }
             Err(error) => return Err(error),
         }
     }
@@ -96,12 +151,14 @@ async fn main() -> Result<ExitCode, Failure> {
         ..Product::default()
     };
     let shelf: Shelf = Arc::new(std::array::from_fn(|_| Mutex::new(product())));
+    let timeline = Timeline::begin();
+    let ticks = tokio::spawn(timeline.clone().tick(Arc::clone(&shelf)));
     let mut customers = JoinSet::new();
     let in_a_shop = PRODUCTS * CUSTOMERS / SHOPS;
     for first in (0..in_a_shop * SHOPS).step_by(in_a_shop) {
         let shop = LockManager::connect(&cluster.url()).await?;
         for customer in first..first + in_a_shop {
-            customers.spawn(buy(shop.clone(), Arc::clone(&shelf), customer));
+            customers.spawn(buy(shop.clone(), Arc::clone(&shelf), customer, timeline.clone()));
         }
     }
     let slots: Vec<u16> = (0..PRODUCTS)
@@ -113,21 +170,29 @@ async fn main() -> Result<ExitCode, Failure> {
         let slot = slots[moves % PRODUCTS];
         let owner = cluster.owner(slot).await;
         let others = ports[..PRODUCTS].iter().filter(|port| **port != owner);
-        cluster
-            .move_slot(slot, others.copied().nth(moves % 2).unwrap_or(owner))
-            .await;
+        let to = others.copied().nth(moves % 2).unwrap_or(owner);
+        cluster.move_slot(slot, to).await;
+        timeline.say(&format!(
+            "the slot of {} has moved from port {owner} to {to}",
+            key(moves % PRODUCTS)
+        ));
         moves += 1;
     }
     let killed = cluster.owner(slots[0]).await;
     cluster.server(killed).kill();
-    println!(
-        "{} are sold, slots have moved {moves} times, and the master at port {killed} is killed",
-        sold(&shelf)
-    );
+    timeline.say(&format!(
+        "the master at port {killed} is killed, which has the slot of {}",
+        key(0)
+    ));
     while let Some(customer) = customers.join_next().await {
         customer??;
     }
-    println!("its slots are now at port {}", cluster.owner(slots[0]).await);
+    ticks.abort();
+    timeline.say(&format!(
+        "all is sold; the slot of {} is at port {}",
+        key(0),
+        cluster.owner(slots[0]).await
+    ));
 
     for (number, product) in shelf.iter().enumerate() {
         let product = look(product);
