@@ -140,22 +140,6 @@ async fn a_poller_gets_a_turn_about_once_a_second() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_poller_gets_a_fair_share_while_services_are_moved_over() {
-    let server = Arc::new(Server::start());
-    let fair = || {
-        let builder = builder(&server).handover(HandoverLimits::OFF);
-        builder
-            .leave_free(Duration::from_millis(15), Duration::ZERO)
-            .build()
-            .unwrap()
-    };
-    let (poller, ours) = fight(&server, "moved", &[fair(), fair()], 4, By::Line).await;
-    println!("{poller} turns of the poller, {ours} of ours");
-    assert!(3 * poller >= ours, "{poller} turns of the poller beside {ours} of ours");
-    assert!(3 * ours >= poller, "{poller} turns of the poller beside {ours} of ours");
-}
-
 /// A manager that leaves a lock free for `pause` after each release.
 fn each_left_free(url: &str, pause: Duration) -> LockManagerBuilder {
     LockManager::builder(url)

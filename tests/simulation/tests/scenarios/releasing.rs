@@ -1,10 +1,11 @@
 //! Releases, and who gets the lock next.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_runtime::HandoverLimits;
+use lock_simulation::server::resp::Reply;
 use tokio::time::{Instant, sleep};
 
 use crate::world::{TRIP, ms, play, queue_up};
@@ -129,6 +130,56 @@ fn a_killed_process_at_the_front_of_the_queue_costs_nothing_once_its_connections
         let held = waiting.await.unwrap().unwrap();
         assert!(world.now() <= ms(1_010) + 6 * TRIP + ms(2), "{:?}", world.now());
         held.release().await.unwrap();
+    });
+}
+
+/// A client of another kind tries every 10 ms, and 8 calls of two processes want the lock all the time.
+#[test]
+fn a_poller_gets_a_fair_share_of_a_lock_that_is_left_free_after_each_release() {
+    play(|world| async move {
+        let callers = [0, 1].map(|number| {
+            world.process_with(number, |builder| {
+                builder.handover(HandoverLimits::OFF).leave_free(ms(15), Duration::ZERO)
+            })
+        });
+        let (over, ours) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let mut calls = Vec::new();
+        for caller in callers.iter().cycle().take(8) {
+            let (locks, over, ours) = (caller.locks.clone(), Arc::clone(&over), Arc::clone(&ours));
+            calls.push(caller.spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    let guard = locks
+                        .lock("stock")
+                        .wait(Duration::from_secs(60))
+                        .acquire()
+                        .await
+                        .unwrap();
+                    ours.fetch_add(1, Ordering::Relaxed);
+                    sleep(ms(2)).await;
+                    guard.release().await.unwrap();
+                }
+            }));
+        }
+        let mut poller = 0;
+        let taken = |words: &[&str]| matches!(world.server.command(words), Reply::Status(_));
+        while world.now() < Duration::from_secs(20) {
+            if taken(&["SET", "dist_lock:stock", "a poller", "NX", "PX", "120000"]) {
+                poller += 1;
+                sleep(ms(2)).await;
+                world.server.command(&["DEL", "dist_lock:stock"]);
+            }
+            sleep(ms(10)).await;
+        }
+        over.store(true, Ordering::Relaxed);
+        for call in calls {
+            call.await.unwrap();
+        }
+        let ours = ours.load(Ordering::Relaxed);
+        assert!(
+            poller >= 100 && 3 * poller >= ours,
+            "{poller} turns of the poller beside {ours} of ours"
+        );
+        assert!(3 * ours >= poller, "{poller} turns of the poller beside {ours} of ours");
     });
 }
 
