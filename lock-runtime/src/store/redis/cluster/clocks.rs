@@ -1,7 +1,6 @@
 //! Compares the clocks of a cluster's nodes. Leases travel as times with the data, so that after a failover,
 //! and of locks in a shared mode after a move, another node's clock decides when they are over.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::host::Moment;
@@ -44,35 +43,34 @@ pub(super) struct Difference {
     pub(super) by: Duration,
 }
 
-/// The differences that have been found.
+/// The differences that have been found, and are there as far as is known.
 #[derive(Default)]
 pub(super) struct Clocks {
     found: Vec<Difference>,
-    are_ahead: BTreeSet<Address>,
-    are_behind: BTreeSet<Address>,
 }
 
 impl Clocks {
-    /// Compares clocks that were read at about the same time. Returns the differences above `skew`, but for
-    /// clocks that have been found to be ahead before, or to be behind.
+    /// Compares clocks that were read at about the same time. Returns the new differences above `skew`, one
+    /// for each clock that is ahead of others, or behind them.
     pub(super) fn compare(&mut self, readings: &[Reading], skew: Duration) -> Vec<Difference> {
-        let mut new = Vec::new();
+        let read = |address: &Address| readings.iter().find(|reading| reading.address == *address);
+        self.found
+            .retain(|found| match (read(&found.ahead), read(&found.behind)) {
+                (Some(ahead), Some(behind)) => ahead.ahead_of(behind) > skew,
+                _ => true,
+            });
+        let before = self.found.len();
         for one in readings {
             for other in readings {
                 let by = one.ahead_of(other);
-                if by > skew && !self.are_ahead.contains(&one.address) && !self.are_behind.contains(&other.address) {
-                    self.are_ahead.insert(one.address.clone());
-                    self.are_behind.insert(other.address.clone());
-                    new.push(Difference {
-                        ahead: one.address.clone(),
-                        behind: other.address.clone(),
-                        by,
-                    });
+                let is_told = |found: &Difference| found.ahead == one.address || found.behind == other.address;
+                if by > skew && !self.found.iter().any(is_told) {
+                    let (ahead, behind) = (one.address.clone(), other.address.clone());
+                    self.found.push(Difference { ahead, behind, by });
                 }
             }
         }
-        self.found.extend(new.iter().cloned());
-        new
+        self.found.get(before..).unwrap_or_default().to_vec()
     }
 
     pub(super) fn found(&self) -> &[Difference] {
@@ -120,13 +118,16 @@ mod tests {
     }
 
     #[test]
-    fn each_clock_that_is_wrong_is_told_once() {
+    fn each_clock_that_is_wrong_is_told_once_until_it_is_right() {
         let mut clocks = Clocks::default();
         let ahead = |name, ahead| reading(name, ahead, 0, 0);
         let mut compare = |readings: &[Reading]| clocks.compare(readings, SKEW).len();
         assert_eq!(compare(&[ahead("a", 2_000), ahead("b", 0), ahead("c", 0)]), 1);
         assert_eq!(compare(&[ahead("a", 2_000), ahead("d", 0)]), 0);
         assert_eq!(compare(&[ahead("d", 0), ahead("e", 100)]), 1);
-        assert_eq!(clocks.found().len(), 2);
+        assert_eq!(compare(&[ahead("a", 0), ahead("b", 0)]), 0);
+        assert_eq!(clocks.found().len(), 1);
+        assert_eq!(clocks.compare(&[ahead("a", 2_000), ahead("d", 0)], SKEW).len(), 0);
+        assert_eq!(clocks.compare(&[ahead("a", 2_000), ahead("b", 0)], SKEW).len(), 1);
     }
 }

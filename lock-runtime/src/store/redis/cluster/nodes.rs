@@ -333,16 +333,23 @@ impl Nodes {
             // There may be hundreds of nodes, and a range for each slot.
             let mut owners: BTreeMap<&Address, Owner> = BTreeMap::new();
             for range in &view.ranges {
+                let places = usize::from(range.first)..=usize::from(range.last);
+                let (Some(told), Some(present)) = (told.get_mut(places.clone()), table.slots.get(places)) else {
+                    continue;
+                };
+                let epoch = view.epoch_of(&range.id);
+                if !is_older && present.iter().all(|present| epoch < present.epoch) {
+                    told.copy_from_slice(present);
+                    continue;
+                }
                 let owner = *owners.entry(&range.owner).or_insert_with(|| {
                     let node = self.node_in(&mut table, &range.owner, &mut changes);
                     node.store.settle_in(range.first);
                     let _ = node.id.set(range.id.clone());
-                    let (lane, epoch) = (node.lane.0, view.epoch_of(&range.id));
+                    let lane = node.lane.0;
                     Owner { lane, epoch }
                 });
-                if let Some(slots) = told.get_mut(usize::from(range.first)..=usize::from(range.last)) {
-                    slots.fill(owner);
-                }
+                told.fill(owner);
             }
             // How much it knows of those that have slots.
             let known = |node: &Arc<Node>| node.id.get().map_or(0, |id| view.epoch_of(id));

@@ -129,7 +129,7 @@ struct Watch {
     /// The nodes of the last answer, and their replicas.
     known: BTreeSet<Address>,
     connections: BTreeMap<Address, MultiplexedConnection>,
-    /// `false` once a node has not told the time: its user may not ask.
+    /// `false` once a node has refused to tell the time.
     asks_time: bool,
     outage: Option<Unanswered>,
 }
@@ -149,8 +149,9 @@ type Answer = (Address, Result<(Told, MultiplexedConnection), StoreError>);
 /// What one node has told.
 struct Told {
     view: View,
-    /// None if it may not be, or was not, asked for.
     clock: Option<Reading>,
+    /// `true` if the user may not ask for the time.
+    refuses_time: bool,
 }
 
 impl Watch {
@@ -274,8 +275,13 @@ impl Watch {
                 break;
             };
             match answer {
-                Ok((Told { view, clock }, connection)) => {
-                    self.asks_time &= clock.is_some();
+                Ok((told, connection)) => {
+                    let Told {
+                        view,
+                        clock,
+                        refuses_time,
+                    } = told;
+                    self.asks_time &= !refuses_time;
                     clocks.extend(clock);
                     self.connections.insert(address, connection);
                     let is_better = best
@@ -352,7 +358,10 @@ async fn ask_on(
         let answer = answers.next().ok_or_else(unexpected)?;
         answer.extract_error().map_err(|error| failed(address, &error))
     };
-    let (info, nodes, slots, time) = (next()?, next()?, next()?, next());
+    let (info, nodes, slots) = (next()?, next()?, next()?);
+    // Fencing needs the permission, and locks do not.
+    let time = asks_time.then(next);
+    let refuses_time = matches!(&time, Some(Err(error)) if error.is_permanent());
     let text = |answer| from_redis_value::<String>(answer).map_err(|_| unexpected());
     let view = View::read(&text(info)?, &text(nodes)?, slots, address).ok_or_else(unexpected)?;
     if view.ranges.is_empty() {
@@ -363,10 +372,13 @@ async fn ask_on(
             ),
         );
     }
-    // Fencing needs the permission, and locks do not.
-    let time = time.ok().and_then(|time| from_redis_value(time).ok());
-    let clock = time.map(|time| Reading::new(address.clone(), time, sent, answered));
-    Ok((Told { view, clock }, connection))
+    let time = time.and_then(|time| from_redis_value(time.ok()?).ok());
+    let told = Told {
+        view,
+        clock: time.map(|time| Reading::new(address.clone(), time, sent, answered)),
+        refuses_time,
+    };
+    Ok((told, connection))
 }
 
 /// Returns the error for a node that does not tell where the slots are.
