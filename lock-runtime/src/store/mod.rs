@@ -627,6 +627,22 @@ pub struct ReleaseRequest<'a> {
     pub receipt: &'a Receipt,
 }
 
+impl<'a> ReleaseRequest<'a> {
+    /// Creates a request for a lock that was granted, whose call did not stand in a queue.
+    pub(crate) fn plain(key: &'a str, value: &'a HolderValue, receipt: &'a Receipt) -> Self {
+        Self {
+            key,
+            value,
+            keep: None,
+            unanswered_on: None,
+            elsewhere: false,
+            queued: None,
+            leave_free: None,
+            receipt,
+        }
+    }
+}
+
 /// An attempt, or a place in a queue, that a call has given up. Its outcome may be unknown. See
 /// [`LockStore::abandon`].
 #[derive(Clone)]

@@ -39,16 +39,8 @@ pub(super) async fn one_by_one<S: LockStore + ?Sized>(
 /// value earlier.
 async fn give_back<S: LockStore + ?Sized>(store: &S, request: &AcquireAllRequest<'_>) -> Result<(), StoreError> {
     for key in request.keys.iter().rev() {
-        let release = ReleaseRequest {
-            key,
-            value: request.value,
-            keep: None,
-            unanswered_on: None,
-            elsewhere: false,
-            queued: None,
-            leave_free: None,
-            receipt: &Receipt::default(),
-        };
+        let receipt = Receipt::default();
+        let release = ReleaseRequest::plain(key, request.value, &receipt);
         store.release(&release).await.map_err(StoreError::into_unknown)?;
     }
     Ok(())

@@ -383,16 +383,8 @@ impl Quorum {
         if given_up.unanswered_on.is_none() {
             let mut is_done = true;
             for key in &given_up.keys {
-                let release = ReleaseRequest {
-                    key,
-                    value: &given_up.value,
-                    keep: None,
-                    unanswered_on: None,
-                    elsewhere: false,
-                    queued: None,
-                    leave_free: None,
-                    receipt: &Receipt::default(),
-                };
+                let receipt = Receipt::default();
+                let release = ReleaseRequest::plain(key, &given_up.value, &receipt);
                 is_done &= master.access.release(timer, &release).await.is_ok();
             }
             if is_done {

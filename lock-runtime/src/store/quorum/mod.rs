@@ -272,16 +272,8 @@ impl Quorum {
         request.receipt.sent_on(1);
         if let Some(former) = request.former {
             for key in request.keys {
-                let release = ReleaseRequest {
-                    key,
-                    value: former,
-                    keep: None,
-                    unanswered_on: None,
-                    elsewhere: false,
-                    queued: None,
-                    leave_free: None,
-                    receipt: &Receipt::default(),
-                };
+                let receipt = Receipt::default();
+                let release = ReleaseRequest::plain(key, former, &receipt);
                 self.release_votes(&release).await?;
             }
         }

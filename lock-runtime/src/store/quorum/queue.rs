@@ -231,16 +231,8 @@ mod tests {
             receipt: &receipt,
             contention: &contention,
         };
-        let release = ReleaseRequest {
-            key: &key,
-            value: &other,
-            keep: None,
-            unanswered_on: None,
-            elsewhere: false,
-            queued: None,
-            leave_free: None,
-            receipt: &Receipt::default(),
-        };
+        let receipt = Receipt::default();
+        let release = ReleaseRequest::plain(&key, &other, &receipt);
         let (outcome, released) = tokio::join!(quorum.queue(&request), stores[1].release(&release));
         released?;
         assert!(matches!(outcome?, QueueOutcome::Lapsed));

@@ -260,16 +260,7 @@ impl ClusterStore {
     async fn give_back(&self, keys: &[Arc<str>], value: &HolderValue) -> Result<(), StoreError> {
         for key in keys.iter().rev() {
             let receipt = Receipt::default();
-            let release = ReleaseRequest {
-                key,
-                value,
-                keep: None,
-                unanswered_on: None,
-                elsewhere: false,
-                queued: None,
-                leave_free: None,
-                receipt: &receipt,
-            };
+            let release = ReleaseRequest::plain(key, value, &receipt);
             self.release(&release).await?;
         }
         Ok(())
