@@ -33,9 +33,9 @@ fn takes(command: &Command) -> bool {
 
 fn gives_back(command: &Command) -> bool {
     command.is_script()
-        && command.argument(4) == Some("the-key")
-        && command.argument(6).is_some_and(|channels| channels.ends_with("wake:"))
-        && command.argument(8) == Some("0")
+        && command.argument(3) == Some("the-key")
+        && command.argument(5).is_some_and(|channels| channels.ends_with("wake:"))
+        && command.argument(7) == Some("0")
 }
 
 #[tokio::test]

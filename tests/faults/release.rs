@@ -298,7 +298,9 @@ async fn a_minimum_hold_does_not_begin_anew_with_each_try_of_its_release() {
     let guard = request.acquire().await.unwrap();
     let granted = Instant::now();
     let refusal = Action::error("NOREPLICAS Not enough good replicas to write.");
-    let gives_back = |command: &Command| command.is_script() && command.argument(4) == Some(&stored("kept"));
+    let gives_back = |command: &Command| {
+        command.is_script() && command.argument(3) == Some(&stored("kept")) && command.mentions("wake:")
+    };
     let refused = proxy.on_each(gives_back, refusal);
     drop(guard);
     // It is tried for so long that nothing else takes as much time.

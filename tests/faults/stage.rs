@@ -107,7 +107,12 @@ pub(crate) fn acquires(key: &str, lease: Duration) -> impl Fn(&Command) -> bool 
     let (key, lease) = (stored(key), lease.as_millis().to_string());
     move |command| {
         command.argument(if command.is_script() { 3 } else { 1 }) == Some(&key)
-            && (command.is("SET") || (command.is_script() && command.arguments.len() == 10))
+            && (command.is("SET")
+                || (command.is_script()
+                    && matches!(
+                        (command.argument(2), command.arguments.len()),
+                        (Some("2"), 9) | (Some("3"), 10)
+                    )))
             && command.arguments.iter().any(|argument| argument == lease.as_bytes())
     }
 }
@@ -117,9 +122,9 @@ pub(crate) fn releases(key: &str) -> impl Fn(&Command) -> bool + Send + use<> {
     let key = stored(key);
     move |command| {
         command.is_script()
-            && command.argument(4) == Some(&key)
-            && command.argument(6).is_some_and(|channels| channels.ends_with("wake:"))
-            && command.argument(8) == Some("0")
+            && command.argument(3) == Some(&key)
+            && command.argument(5).is_some_and(|channels| channels.ends_with("wake:"))
+            && command.argument(7) == Some("0")
     }
 }
 

@@ -61,7 +61,13 @@ pub(super) async fn stand(server: &Server, key: &str, count: usize) -> Vec<Strin
 fn takes(key: &'static str) -> impl Fn(&Command) -> bool {
     let others = "%lock-wake:";
     move |command| {
-        command.is_script() && command.mentions(key) && command.mentions("%lock-fence") && !command.mentions(others)
+        command.is_script()
+            && command.mentions(key)
+            && !command.mentions(others)
+            && matches!(
+                (command.argument(2), command.arguments.len()),
+                (Some("1"), 7) | (Some("2"), 8)
+            )
     }
 }
 

@@ -91,12 +91,19 @@ pub(crate) async fn learn(server: &Server) {
     known.end().await.unwrap();
 }
 
-/// Whether a command takes a lock that was handed over: all other scripts of waiters name a channel, and renewals no counter.
+/// Whether a command takes a lock that was handed over, with or without a token: all other scripts of waiters name a channel, and a renewal has
+/// fewer arguments.
 pub(crate) fn takes(key: &str) -> impl Fn(&Command) -> bool + Send + use<> {
     let stored = stored(key);
     let others = "%lock-wake:";
     move |command| {
-        command.is_script() && command.mentions(&stored) && command.mentions("%lock-fence") && !command.mentions(others)
+        command.is_script()
+            && command.mentions(&stored)
+            && !command.mentions(others)
+            && matches!(
+                (command.argument(2), command.arguments.len()),
+                (Some("1"), 7) | (Some("2"), 8)
+            )
     }
 }
 

@@ -18,6 +18,8 @@ use tokio::runtime::{Builder, RngSeed};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::log::Discard;
+
 #[path = "../../src/chance.rs"]
 mod chance;
 
@@ -85,6 +87,7 @@ fn play_with<F>(
     F: Future<Output = ()>,
 {
     let played = std::thread::spawn(|| {
+        let _logging = tracing::subscriber::set_default(Discard);
         chance::seed(1);
         let runtime = Builder::new_current_thread()
             .enable_time()
