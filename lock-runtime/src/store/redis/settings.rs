@@ -15,7 +15,8 @@ use crate::store::health::ServerRole;
 pub(crate) struct RedisSettings {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
-    /// How far the clocks of servers that replace one another may differ, unless that is as usual.
+    /// The allowed difference between the clocks of servers that replace one another, or `None` for the
+    /// store's own.
     pub(crate) skew: Option<Duration>,
     /// The longest lease of any lock, for a server that is one of several masters and keeps a mark.
     pub(super) longest_lease: Option<Duration>,

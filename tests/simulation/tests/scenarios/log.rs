@@ -31,16 +31,26 @@ impl Line {
 #[derive(Clone)]
 pub struct Log {
     lines: Arc<Mutex<Vec<Line>>>,
-    locks: LockManager,
+    /// `None` to keep nothing.
+    locks: Option<LockManager>,
 }
 
 impl Log {
     pub fn collect(locks: &LockManager) -> (Self, DefaultGuard) {
         let log = Self {
             lines: Arc::default(),
-            locks: locks.clone(),
+            locks: Some(locks.clone()),
         };
         (log.clone(), tracing::subscriber::set_default(log))
+    }
+
+    /// Wants all events, and keeps none. Where a thread without a subscriber is the first to come to a line, tracing may take it for
+    /// wanted by nobody, and other threads do not collect it either.
+    pub fn discard() -> DefaultGuard {
+        tracing::subscriber::set_default(Self {
+            lines: Arc::default(),
+            locks: None,
+        })
     }
 
     /// Returns the lines of a level, in order.
@@ -68,37 +78,9 @@ impl Visit for Line {
     }
 }
 
-/// Wants all events, and keeps none. Where a thread without a subscriber is the first to come to a line, tracing may take it for
-/// wanted by nobody, and other threads do not collect it either.
-pub struct Discard;
-
-impl Subscriber for Discard {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        is_ours(metadata)
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {}
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
-fn is_ours(metadata: &Metadata<'_>) -> bool {
-    metadata.is_event() && metadata.target().starts_with("lock_runtime")
-}
-
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        is_ours(metadata)
+        metadata.is_event() && metadata.target().starts_with("lock_runtime")
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -110,14 +92,15 @@ impl Subscriber for Log {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
+        let Some(locks) = &self.locks else { return };
         let mut line = Line {
             level: *event.metadata().level(),
             fields: BTreeMap::new(),
         };
         event.record(&mut line);
         self.lines.lock().unwrap().push(line);
-        let _ = (self.locks.health(), self.locks.stats());
-        let call = pin!(self.locks.lock("logged").wait(Duration::ZERO).acquire());
+        let _ = (locks.health(), locks.stats());
+        let call = pin!(locks.lock("logged").wait(Duration::ZERO).acquire());
         let _ = call.poll(&mut Context::from_waker(Waker::noop()));
     }
 

@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, RngSeed};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::log::Discard;
+use crate::log::Log;
 
 #[path = "../../src/chance.rs"]
 mod chance;
@@ -87,7 +87,7 @@ fn play_with<F>(
     F: Future<Output = ()>,
 {
     let played = std::thread::spawn(|| {
-        let _logging = tracing::subscriber::set_default(Discard);
+        let _logging = Log::discard();
         chance::seed(1);
         let runtime = Builder::new_current_thread()
             .enable_time()

@@ -51,7 +51,7 @@ pub(super) struct Common {
     /// The identifier of this process on the nodes.
     pub(super) process: String,
     pub(super) time_outs: TimeOuts,
-    /// How far the nodes' clocks may differ.
+    /// The allowed difference between the nodes' clocks.
     pub(super) skew: Duration,
     /// The number of commands whose answers are awaited.
     pub(super) waited_for: Arc<AtomicUsize>,

@@ -40,22 +40,15 @@ impl RedisStore {
         let queue = self.names.queue(request.key);
         let counter = self.names.counter(request.key);
         let keys: [&str; 3] = [request.key, &queue, &counter];
+        let keys = drawing(request.fence, &keys);
         let scripts: [&LockScript; 2] = [&ACQUIRE, &MARKED_ACQUIRE];
-        let answer = eval_for_lock(
-            &commands,
-            &live,
-            scripts,
-            mark,
-            request.key,
-            drawing(request.fence, &keys),
-            |command| {
-                command
-                    .arg(request.value.as_str())
-                    .arg(millis(request.ttl))
-                    .arg(u8::from(request.fence))
-                    .arg(u8::from(request.fair));
-            },
-        );
+        let answer = eval_for_lock(&commands, &live, scripts, mark, request.key, keys, |command| {
+            command
+                .arg(request.value.as_str())
+                .arg(millis(request.ttl))
+                .arg(u8::from(request.fence))
+                .arg(u8::from(request.fair));
+        });
         // If the plain `SET` found the caller's own value, a failure here does not mean that
         // nothing was taken.
         let answer = answer

@@ -20,19 +20,14 @@ impl RedisStore {
         let queue = self.names.queue_for(request.key, request.value);
         let counter = self.names.counter(request.key);
         let keys: [&str; 3] = [request.key, &queue, &counter];
-        let answer = eval(
-            &commands,
-            &live,
-            &SHARED_ACQUIRE,
-            drawing(request.fence, &keys),
-            |command| {
-                command
-                    .arg(request.value.as_str())
-                    .arg(millis(request.ttl))
-                    .arg(u8::from(request.fence))
-                    .arg(&self.names.channels);
-            },
-        );
+        let keys = drawing(request.fence, &keys);
+        let answer = eval(&commands, &live, &SHARED_ACQUIRE, keys, |command| {
+            command
+                .arg(request.value.as_str())
+                .arg(millis(request.ttl))
+                .arg(u8::from(request.fence))
+                .arg(&self.names.channels);
+        });
         attempt(&answer.await?)
     }
 

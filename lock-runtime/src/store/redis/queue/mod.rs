@@ -206,23 +206,16 @@ impl Queue {
         let listens = self.is_listening();
         let counter = names.counter(request.key);
         let keys: [&str; 3] = [request.key, &ticket.queue, &counter];
-        let answer = eval_for_lock(
-            commands,
-            &live,
-            scripts,
-            mark,
-            request.key,
-            drawing(request.fence, &keys),
-            |command| {
-                command
-                    .arg(request.value.as_str())
-                    .arg(millis(request.ttl))
-                    .arg(&names.channels)
-                    .arg(&names.process)
-                    .arg(names.listens(listens))
-                    .arg(&ticket.member);
-            },
-        );
+        let keys = drawing(request.fence, &keys);
+        let answer = eval_for_lock(commands, &live, scripts, mark, request.key, keys, |command| {
+            command
+                .arg(request.value.as_str())
+                .arg(millis(request.ttl))
+                .arg(&names.channels)
+                .arg(&names.process)
+                .arg(names.listens(listens))
+                .arg(&ticket.member);
+        });
         let answer = match within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await {
             // A user without permission for the queue can still use the lock.
             Err(error) if error.is_permanent() && failure::redirect(&error).is_none() => {
@@ -290,6 +283,7 @@ impl Queue {
         } else {
             ([&TAKE, &MARKED_TAKE], &exclusive)
         };
+        let keys = drawing(request.fence, keys);
         if let Some(room) = commands.room(Limited::Releases, Duration::MAX) {
             room.await?;
         }
@@ -297,20 +291,12 @@ impl Queue {
         let mark = commands.mark(&live, request.value).await?;
         let mark = mark.as_deref();
         let sent = request.clock.now();
-        let answer = eval_for_lock(
-            commands,
-            &live,
-            scripts,
-            mark,
-            request.key,
-            drawing(request.fence, keys),
-            |command| {
-                command
-                    .arg(request.value.as_str())
-                    .arg(millis(request.ttl))
-                    .arg(u8::from(request.fence));
-            },
-        );
+        let answer = eval_for_lock(commands, &live, scripts, mark, request.key, keys, |command| {
+            command
+                .arg(request.value.as_str())
+                .arg(millis(request.ttl))
+                .arg(u8::from(request.fence));
+        });
         let Value::Array(parts) = within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await? else {
             return Err(StoreError::unknown(
                 "the server gave an unexpected answer to the take script",
