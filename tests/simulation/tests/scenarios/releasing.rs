@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_runtime::HandoverLimits;
+use lock_runtime::{HandoverLimits, LockManagerBuilder, LockRequest};
 use lock_simulation::server::resp::Reply;
 use tokio::time::{Instant, sleep};
 
-use crate::world::{TRIP, ms, play, queue_up};
+use crate::world::{TRIP, World, ms, play, queue_up};
 
 /// A release tells the first call that waits in another process: it need not look. Without the message it would look after 250 ms at the
 /// latest.
@@ -133,48 +133,92 @@ fn a_killed_process_at_the_front_of_the_queue_costs_nothing_once_its_connections
     });
 }
 
-/// A client of another kind tries every 10 ms, and 8 calls of two processes want the lock all the time.
+/// How often a client of another kind, which tries every 10 ms, and our calls had the lock in 20 s. These processes make `calls` calls in all, and
+/// each call asks again at once.
+async fn fight(
+    world: &World,
+    processes: u32,
+    calls: usize,
+    build: impl Fn(LockManagerBuilder) -> LockManagerBuilder,
+    ask: impl Fn(LockRequest) -> LockRequest + Copy + Send + 'static,
+) -> (usize, usize) {
+    let callers: Vec<_> = (0..processes)
+        .map(|number| world.process_with(number, &build))
+        .collect();
+    let (over, ours) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let mut tasks = Vec::new();
+    for caller in callers.iter().cycle().take(calls) {
+        let (locks, over, ours) = (caller.locks.clone(), Arc::clone(&over), Arc::clone(&ours));
+        tasks.push(caller.spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                let request = ask(locks.lock("stock").wait(Duration::from_secs(60)));
+                let guard = request.acquire().await.unwrap();
+                ours.fetch_add(1, Ordering::Relaxed);
+                sleep(ms(2)).await;
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    let mut poller = 0;
+    let taken = |words: &[&str]| matches!(world.server.command(words), Reply::Status(_));
+    while world.now() < Duration::from_secs(20) {
+        if taken(&["SET", "dist_lock:stock", "a poller", "NX", "PX", "120000"]) {
+            poller += 1;
+            sleep(ms(2)).await;
+            world.server.command(&["DEL", "dist_lock:stock"]);
+        }
+        sleep(ms(10)).await;
+    }
+    over.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    (poller, ours.load(Ordering::Relaxed))
+}
+
+/// By default the lock is left free for 12 ms when it has not been for 900 ms.
+fn has_about_a_turn_a_second(
+    processes: u32,
+    calls: usize,
+    ask: impl Fn(LockRequest) -> LockRequest + Copy + Send + 'static,
+) {
+    play(move |world| async move {
+        let (poller, ours) = fight(&world, processes, calls, |builder| builder, ask).await;
+        assert!(
+            (18..=40).contains(&poller),
+            "{poller} turns of the poller beside {ours} of ours"
+        );
+        assert!(ours >= 2_000, "{ours} turns of ours beside {poller} of the poller");
+    });
+}
+
+#[test]
+fn a_poller_gets_a_turn_about_once_a_second_beside_calls_in_the_queue_of_the_store() {
+    has_about_a_turn_a_second(2, 8, LockRequest::fair);
+}
+
+#[test]
+fn a_poller_gets_a_turn_about_once_a_second_beside_the_line_of_one_process() {
+    has_about_a_turn_a_second(1, 8, |request| request);
+}
+
+#[test]
+fn a_poller_gets_a_turn_about_once_a_second_beside_the_lines_of_two_processes() {
+    has_about_a_turn_a_second(2, 16, |request| request);
+}
+
+/// Nobody stands behind the call that releases the lock, which asks for it again at once.
+#[test]
+fn a_poller_gets_a_turn_about_once_a_second_beside_one_call_of_each_process() {
+    has_about_a_turn_a_second(2, 2, |request| request);
+}
+
 #[test]
 fn a_poller_gets_a_fair_share_of_a_lock_that_is_left_free_after_each_release() {
     play(|world| async move {
-        let callers = [0, 1].map(|number| {
-            world.process_with(number, |builder| {
-                builder.handover(HandoverLimits::OFF).leave_free(ms(15), Duration::ZERO)
-            })
-        });
-        let (over, ours) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let mut calls = Vec::new();
-        for caller in callers.iter().cycle().take(8) {
-            let (locks, over, ours) = (caller.locks.clone(), Arc::clone(&over), Arc::clone(&ours));
-            calls.push(caller.spawn(async move {
-                while !over.load(Ordering::Relaxed) {
-                    let guard = locks
-                        .lock("stock")
-                        .wait(Duration::from_secs(60))
-                        .acquire()
-                        .await
-                        .unwrap();
-                    ours.fetch_add(1, Ordering::Relaxed);
-                    sleep(ms(2)).await;
-                    guard.release().await.unwrap();
-                }
-            }));
-        }
-        let mut poller = 0;
-        let taken = |words: &[&str]| matches!(world.server.command(words), Reply::Status(_));
-        while world.now() < Duration::from_secs(20) {
-            if taken(&["SET", "dist_lock:stock", "a poller", "NX", "PX", "120000"]) {
-                poller += 1;
-                sleep(ms(2)).await;
-                world.server.command(&["DEL", "dist_lock:stock"]);
-            }
-            sleep(ms(10)).await;
-        }
-        over.store(true, Ordering::Relaxed);
-        for call in calls {
-            call.await.unwrap();
-        }
-        let ours = ours.load(Ordering::Relaxed);
+        let left_free =
+            |builder: LockManagerBuilder| builder.handover(HandoverLimits::OFF).leave_free(ms(15), Duration::ZERO);
+        let (poller, ours) = fight(&world, 2, 8, left_free, |request| request).await;
         assert!(
             poller >= 100 && 3 * poller >= ours,
             "{poller} turns of the poller beside {ours} of ours"
