@@ -318,6 +318,14 @@ impl SentinelGroup {
         self.server(port).cmd(&["REPLICAOF", "127.0.0.1", &master.to_string()]);
     }
 
+    /// From now on the sentinels take no process for dead, so that no failover begins by itself, however busy the machine is. One that
+    /// is under way ends as usual.
+    pub fn hold_still(&self) {
+        for sentinel in self.running_sentinels() {
+            sentinel.cmd(&["SENTINEL", "SET", MASTER_NAME, "down-after-milliseconds", "3600000"]);
+        }
+    }
+
     /// Stops the node or sentinel at a port where it is (SIGSTOP); see [`Server::pause`].
     pub fn pause(&self, port: u16) {
         self.server(port).pause();
