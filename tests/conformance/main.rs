@@ -32,6 +32,11 @@ mod with_the_documented_permissions {
 
 mod on_a_quorum_in_memory {
     keeps_what_a_quorum_offers!(crate::place::QuorumInMemory::new());
+
+    // Not on servers: whoever has not heard from most of them for a second leaves the queue, and a busy machine may stand still for as long.
+    mod crowd {
+        keeps! { crate::place::QuorumInMemory::new(); queue: many_come_and_go_and_each_gets_the_lock_once }
+    }
 }
 
 mod on_a_quorum_of_servers {

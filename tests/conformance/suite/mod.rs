@@ -164,7 +164,6 @@ macro_rules! keeps_what_a_quorum_offers {
             whoever_waits_sees_the_holder,
             a_release_by_another_value_hands_over_nothing,
             the_same_release_twice_hands_over_once,
-            many_come_and_go_and_each_gets_the_lock_once,
         }
 
         // It keeps none of several keys while it waits for another one.
