@@ -7,6 +7,7 @@ mod facts;
 mod half_moved;
 mod leaving;
 mod losing;
+mod messages;
 mod moving;
 mod refusing;
 mod secured;

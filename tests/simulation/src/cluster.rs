@@ -10,6 +10,7 @@ use crate::followers::{Followers, Steps};
 use crate::sentinel::Address;
 use crate::server::Server;
 use crate::server::data::Value;
+use crate::server::engine::Engine;
 use crate::server::membership::{Membership, SLOTS, slot_of};
 use crate::server::resp::Reply;
 use crate::server::version::Version;
@@ -158,6 +159,7 @@ impl Cluster {
             membership.migrating.retain(|slot, _| owners[usize::from(*slot)] == me);
             membership.importing.retain(|slot, _| owners[usize::from(*slot)] != me);
         });
+        self.0.nodes[number].change(Engine::end_subscriptions);
     }
 
     /// Tells a node at once, and the others within so much time each.

@@ -40,6 +40,17 @@ enum Spread {
     BySlot(AtomicU16),
 }
 
+/// The way in which the messages for waiters reach this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Wakes {
+    /// They do not. It looks by itself, and often.
+    Never,
+    /// On its one channel.
+    ByProcess,
+    /// On its sharded channel for the lock's queue, at the node of a cluster that has it.
+    ByQueue,
+}
+
 /// Returns the keys of a script, of which the last is the counter, for a call that takes a token, or that
 /// does not. While a slot moves, a node of a cluster refuses a script for a key that it does not have, and
 /// there is no counter where nobody takes tokens.
@@ -93,12 +104,13 @@ impl Keyspace {
         Cow::Borrowed(&self.counter)
     }
 
-    /// Returns how a script is told whether messages reach this process.
-    pub(super) fn listens(&self, listens: bool) -> &'static str {
-        match listens {
-            false => "0",
-            true if self.is_of_cluster() => "2",
-            true => "1",
+    /// Returns how a script is told of the way in which messages reach this process.
+    pub(super) fn wakes(&self, wakes: Wakes) -> &'static str {
+        match wakes {
+            Wakes::Never => "0",
+            Wakes::ByProcess if self.is_of_cluster() => "2",
+            Wakes::ByProcess => "1",
+            Wakes::ByQueue => "3",
         }
     }
 
@@ -171,5 +183,10 @@ impl Keyspace {
 
     pub(super) fn channel(&self) -> String {
         format!("{}{}", self.channels, self.process)
+    }
+
+    /// Returns the sharded channel for the messages about the locks of a queue.
+    pub(super) fn channel_of(&self, queue: &str) -> String {
+        format!("{queue}:{}", self.process)
     }
 }

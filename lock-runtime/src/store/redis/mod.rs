@@ -167,8 +167,13 @@ impl RedisStore {
             pushes: std::sync::OnceLock::new(),
         };
         let background = ConnectionSlot::new(host, Arc::clone(&server), Arc::clone(&names), purpose, None);
+        let shards = names.is_of_cluster().then(|| {
+            let pushes = std::sync::OnceLock::new();
+            let (server, names) = (Arc::clone(&server), Arc::clone(&names));
+            ConnectionSlot::new(host, server, names, Purpose::Shards { pushes }, None)
+        });
         Self {
-            queue: Queue::new(background.clone(), Arc::clone(&names), response_timeout),
+            queue: Queue::new(background.clone(), shards, Arc::clone(&names), response_timeout),
             replicas: Replicas::new(|| {
                 let (server, names) = (Arc::clone(&server), Arc::clone(&names));
                 ConnectionSlot::new(host, server, names, Purpose::Replicas, None)

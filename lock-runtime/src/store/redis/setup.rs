@@ -26,7 +26,11 @@ impl RedisStore {
             }
             Err(error) => return Err(error),
         };
-        Ok(advice(&info, min_replicas, asked..=host.unix_time()))
+        let mut advice = advice(&info, min_replicas, asked..=host.unix_time());
+        if self.names.is_of_cluster() {
+            advice.extend(writes_alone(&info));
+        }
+        Ok(advice)
     }
 }
 
@@ -53,6 +57,18 @@ fn evicts(info: &str) -> Option<&str> {
     let policy = field(info, "maxmemory_policy").filter(|policy| *policy != "noeviction")?;
     let most = field(info, "maxmemory").and_then(|most| most.parse::<u64>().ok());
     most.is_none_or(|most| most > 0).then_some(policy)
+}
+
+/// Returns advice on a master of a cluster that goes on writing while it is cut off from the others. `INFO`
+/// tells how many replicas are near enough only if some must be.
+fn writes_alone(info: &str) -> Option<String> {
+    let has_replicas = field(info, "connected_slaves").is_some_and(|replicas| replicas != "0");
+    let needs_none = field(info, "min_slaves_good_slaves").is_none();
+    (has_replicas && needs_none).then(|| {
+        "a master that is cut off from the other nodes grants locks for as long as `cluster-node-timeout`, which its replica does not know; set \
+         `min-replicas-to-write 1`, and `min-replicas-max-lag` to less than a lease"
+            .to_owned()
+    })
 }
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
@@ -99,7 +115,7 @@ fn advice(info: &str, min_replicas: u32, asked: RangeInclusive<Duration>) -> Vec
 mod tests {
     use std::time::Duration;
 
-    use super::advice;
+    use super::{advice, writes_alone};
 
     const NOW: Duration = Duration::from_secs(1_800_000_000);
 
@@ -136,6 +152,18 @@ mod tests {
         ] {
             let said = of(&format!("maxmemory:1000000 maxmemory_policy:{policy}"), 0);
             assert!(said.len() == 1 && said[0].contains(policy), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn a_master_of_a_cluster_that_needs_no_replica_to_write_is_told() {
+        for (info, is_told) in [
+            ("connected_slaves:1\r\n", true),
+            ("connected_slaves:0\r\n", false),
+            ("connected_slaves:1\r\nmin_slaves_good_slaves:0\r\n", false),
+            ("", false),
+        ] {
+            assert_eq!(writes_alone(info).is_some(), is_told, "{info}");
         }
     }
 

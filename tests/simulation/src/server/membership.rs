@@ -71,7 +71,12 @@ impl Engine {
     /// Returns the answer to a command whose keys this node of a cluster does not serve.
     pub(super) fn redirected(&self, caller: &Caller, command: &Command, words: &[&[u8]]) -> Option<Reply> {
         let membership = self.membership.as_ref().filter(|_| caller.id != OPERATOR)?;
-        let keys = command.keys(words);
+        let channels = sharded(command, words);
+        let keys = if channels.is_empty() {
+            command.keys(words)
+        } else {
+            channels
+        };
         let slot = slot_of(keys.first()?);
         if keys.iter().any(|key| slot_of(key) != slot) {
             return Some(Reply::error("CROSSSLOT Keys in request don't hash to the same slot"));
@@ -80,7 +85,11 @@ impl Engine {
             return Some(Reply::error("CLUSTERDOWN The cluster is down"));
         }
         let is_asking = self.sessions.get(&caller.id).is_some_and(|session| session.is_asking);
-        let missing = keys.iter().filter(|key| !self.is_there(key)).count();
+        // A channel is never missing.
+        let missing = keys
+            .iter()
+            .filter(|key| channels.is_empty() && !self.is_there(key))
+            .count();
         let split = || Reply::error("TRYAGAIN Multiple keys request during rehashing of slot");
         if membership.owners[usize::from(slot)] == membership.me {
             let to = membership.migrating.get(&slot).filter(|_| missing > 0)?;
@@ -104,12 +113,58 @@ impl Engine {
         };
         let moves = slot.is_some_and(|slot| membership.migrating.contains_key(&slot));
         let keys = command.keys(words);
-        keys.iter()
-            .any(|key| Some(slot_of(key)) != slot || moves && !self.is_there(key))
+        let is_other = |key: &[u8]| Some(slot_of(key)) != slot;
+        sharded(command, words).iter().any(|channel| is_other(channel))
+            || keys.iter().any(|key| is_other(key) || moves && !self.is_there(key))
+    }
+
+    /// Ends the subscriptions to sharded channels whose slots are another node's by now.
+    pub fn end_subscriptions(&mut self) {
+        let Some(membership) = &self.membership else { return };
+        let is_elsewhere = |channel: &[u8]| membership.owners[usize::from(slot_of(channel))] != membership.me;
+        let mut ended = Vec::new();
+        for (id, session) in &mut self.sessions {
+            let channels: Vec<_> = session.shard_channels.iter().cloned().collect();
+            for channel in channels {
+                if is_elsewhere(&channel) {
+                    session.shard_channels.remove(&channel);
+                    ended.push((*id, channel, session.shard_channels.len()));
+                }
+            }
+        }
+        for (id, channel, left) in ended {
+            let said = vec![Reply::text("sunsubscribe"), Reply::Bulk(channel), Reply::count(left)];
+            self.send(id, &Reply::Push(said));
+        }
+    }
+
+    /// Returns the number of sharded channels that connections listen to.
+    #[must_use]
+    pub fn shard_channels(&self) -> usize {
+        self.sessions.values().map(|session| session.shard_channels.len()).sum()
+    }
+
+    /// Returns the connections that listen to sharded channels.
+    #[must_use]
+    pub fn shard_listeners(&self) -> Vec<u64> {
+        let listen = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| !session.shard_channels.is_empty());
+        listen.map(|(id, _)| *id).collect()
     }
 
     fn is_there(&self, key: &[u8]) -> bool {
         self.data.get(key).is_some() && !self.data.is_over(key, self.ms())
+    }
+}
+
+/// Returns the sharded channels among a command's words.
+fn sharded<'a, 'b>(command: &Command, words: &'a [&'b [u8]]) -> &'a [&'b [u8]] {
+    match command.name {
+        "ssubscribe" => &words[1..],
+        "spublish" => &words[1..2],
+        _ => &[],
     }
 }
 

@@ -9,5 +9,6 @@ mod logging;
 mod passing;
 mod releasing;
 mod renewing;
+mod shards;
 mod waiting;
 mod world;

@@ -4,7 +4,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -85,6 +85,20 @@ pub(in crate::store::redis) enum Purpose {
     },
     /// Waits for replicas, which delay all that is sent after them.
     Replicas,
+    /// Messages on sharded channels, and nothing else: see `queue/shards.rs`.
+    Shards {
+        /// The receiver of the messages.
+        pushes: OnceLock<PushReceiver>,
+    },
+}
+
+impl Purpose {
+    fn pushes(&self) -> Option<&OnceLock<PushReceiver>> {
+        match self {
+            Self::Background { pushes, .. } | Self::Shards { pushes } => Some(pushes),
+            Self::Commands { .. } | Self::Replicas => None,
+        }
+    }
 }
 
 /// The pace at which new connections are made.
@@ -112,16 +126,18 @@ impl RedialPause {
     }
 }
 
-/// A push from a background connection.
+/// A push from a connection that listens.
 pub(in crate::store::redis) enum Push {
     /// A message on a channel.
     Message(Vec<u8>),
+    /// The server has ended the subscription to this sharded channel, unasked.
+    Unsubscribed(Vec<u8>),
     /// The connection was lost, and its subscriptions with it.
     Disconnected,
 }
 
 /// A callback for [`Push`]es. Must not block.
-type PushReceiver = Arc<dyn Fn(Push) + Send + Sync>;
+pub(in crate::store::redis) type PushReceiver = Arc<dyn Fn(Push) + Send + Sync>;
 
 /// A connection in use.
 pub(in crate::store::redis) struct Connection {
@@ -143,6 +159,8 @@ pub(in crate::store::redis) struct Connection {
     asked: AtomicU64,
     /// The smoothed round-trip time, in nanoseconds. Rises fast, and falls slowly.
     round_trip: AtomicU64,
+    /// The number of commands without an answer, on a connection for sharded channels.
+    unanswered: AtomicUsize,
 }
 
 impl Connection {
@@ -326,15 +344,13 @@ impl ConnectionSlot {
 
     /// Sets the receiver of the messages to waiters.
     pub(in crate::store::redis) fn push_to(&self, receiver: PushReceiver) {
-        if let Purpose::Background { pushes, .. } = &self.inner.purpose {
+        if let Some(pushes) = self.inner.purpose.pushes() {
             let _ = pushes.set(receiver);
         }
     }
 
     fn push(&self, push: Push) {
-        if let Purpose::Background { pushes, .. } = &self.inner.purpose
-            && let Some(receiver) = pushes.get()
-        {
+        if let Some(receiver) = self.inner.purpose.pushes().and_then(OnceLock::get) {
             receiver(push);
         }
     }
@@ -470,7 +486,7 @@ impl ConnectionSlot {
         match &self.inner.purpose {
             Purpose::Commands { background, .. } => background.tell(&LossHint::Back(Lane::default())),
             Purpose::Background { .. } => self.tell(&LossHint::Back(Lane::default())),
-            Purpose::Replicas => {}
+            Purpose::Replicas | Purpose::Shards { .. } => {}
         }
     }
 
@@ -807,6 +823,34 @@ impl ConnectionSlot {
         answer.map_err(|error| failure::sort(&error, true))
     }
 
+    /// Subscribes this connection to a sharded channel.
+    pub(in crate::store::redis) async fn subscribe_in_shard(
+        &self,
+        live: &Connection,
+        channel: &str,
+    ) -> Result<(), StoreError> {
+        let mut subscribe = redis::cmd("SSUBSCRIBE");
+        subscribe.arg(channel);
+        let answer = self.call(live, Limited::Releases, "", subscribe).await;
+        answer.map(drop).map_err(|error| failure::sort(&error, false))
+    }
+
+    /// Handles the end of the subscription to a sharded channel, for which nobody has asked. `redis` takes
+    /// it for the answer to the oldest command under way, if there is one, and each command from then on
+    /// gets the answer of the one before it: docs/upstream.md.
+    fn is_unsubscribed(&self, number: u64, channel: Vec<u8>) {
+        let Some(live) = self.up().filter(|live| live.number == number) else {
+            return;
+        };
+        if live.unanswered.load(Ordering::Acquire) > 0 {
+            self.end(number, false);
+        } else {
+            self.push(Push::Unsubscribed(channel));
+        }
+        // The slot is another node's by now.
+        self.is_in_doubt();
+    }
+
     async fn in_flight<T>(
         &self,
         live: &Connection,
@@ -814,6 +858,11 @@ impl ConnectionSlot {
     ) -> Result<T, RedisError> {
         let asked = self.host().now().as_nanos();
         live.asked.store(asked, Ordering::Relaxed);
+        // Of a command that is given up, the answer is still to come.
+        let is_counted = matches!(self.inner.purpose, Purpose::Shards { .. });
+        if is_counted {
+            live.unanswered.fetch_add(1, Ordering::AcqRel);
+        }
         let flight = InFlight {
             slot: self,
             live,
@@ -830,6 +879,9 @@ impl ConnectionSlot {
             answer = sent => answer,
         };
         flight.land();
+        if is_counted {
+            live.unanswered.fetch_sub(1, Ordering::AcqRel);
+        }
         if let Err(error) = &answer
             && failure::ends_connection(error)
         {
@@ -861,7 +913,7 @@ impl ConnectionSlot {
     /// releases that must follow its acquires.
     ///
     /// Returns `false` if it was not in use.
-    pub(super) fn end(&self, number: u64, retire: bool) -> bool {
+    pub(in crate::store::redis) fn end(&self, number: u64, retire: bool) -> bool {
         let mut ended = None;
         self.inner.state.send_if_modified(|state| match state {
             State::Up(live) if live.number == number => {
@@ -1104,7 +1156,7 @@ impl ConnectionSlot {
                     tracing::debug!(%error, "the server does not report changed keys; the next renewal notices a lost lock");
                 }
             }
-            Purpose::Replicas => {}
+            Purpose::Replicas | Purpose::Shards { .. } => {}
         }
         Ok(Connection {
             multiplexed: connection,
@@ -1117,6 +1169,7 @@ impl ConnectionSlot {
             heard: AtomicU64::new(self.host().now().as_nanos()),
             asked: AtomicU64::new(0),
             round_trip: AtomicU64::new(round_trip),
+            unanswered: AtomicUsize::new(0),
         })
     }
 
@@ -1129,7 +1182,12 @@ impl ConnectionSlot {
             };
             match push.kind {
                 PushKind::Invalidate => slot.report(push.data.into_iter().next()),
-                PushKind::Message => {
+                PushKind::SUnsubscribe => {
+                    if let Some(Value::BulkString(channel)) = push.data.into_iter().next() {
+                        slot.is_unsubscribed(number, channel);
+                    }
+                }
+                PushKind::Message | PushKind::SMessage => {
                     if let Some(Value::BulkString(message)) = push.data.into_iter().nth(1) {
                         slot.push(Push::Message(message));
                     }

@@ -3,8 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::shards::Shards;
 use super::{Inner, Queue};
 use crate::host::{Backoff, Moment, Timer};
+use crate::store::redis::keyspace::Wakes;
 use crate::store::{StoreError, within};
 
 /// The time for which the process keeps listening to its channel after its last waiter has left.
@@ -20,9 +22,9 @@ const NUDGE_TICK: Duration = Duration::from_millis(50);
 /// The task that serves the waiters. Only this task subscribes and unsubscribes.
 pub(super) struct Heartbeat {
     queue: Queue,
-    /// The number of the connection that was last asked to listen, `true` if it does, and the time
-    /// of its answer.
-    asked: Option<(u64, bool, Moment)>,
+    /// The number of the connection that was last asked to listen, the way in which messages reach the
+    /// process, and the time of the answer.
+    asked: Option<(u64, Wakes, Moment)>,
     /// The number of consecutive failures.
     failures: u32,
 }
@@ -47,6 +49,7 @@ impl Heartbeat {
         tokio::select! {
             () = self.keep_up() => {}
             () = nudge => {}
+            () = queue.listen_in_shards() => {}
         }
     }
 
@@ -75,16 +78,16 @@ impl Heartbeat {
 
     /// Looks at the locks that are due, or waits until one is.
     async fn beat(&mut self) -> Result<(), StoreError> {
-        let listens = self.listen().await?;
+        let wakes = self.listen().await?;
         let host = self.queue.host().clone();
-        let (asked, next) = self.queue.due(host.now(), listens);
+        let (asked, next) = self.queue.due(host.now(), wakes);
         if asked.is_empty() {
             let pause = next.map_or(Duration::ZERO, |next| next.since(host.now()));
             host.timeout(Timer::LockThread, pause, self.queue.0.changed.notified())
                 .await;
             return Ok(());
         }
-        self.queue.refresh_all(asked, listens).await?;
+        self.queue.refresh_all(asked).await?;
         if self
             .asked
             .is_some_and(|(_, _, since)| host.now().since(since) >= STEADY)
@@ -94,50 +97,59 @@ impl Heartbeat {
         Ok(())
     }
 
-    /// Listens to this process's channel. Returns `false` if the server does not allow that.
-    async fn listen(&mut self) -> Result<bool, StoreError> {
+    /// Has messages reach this process: on its one channel, unless it listens to sharded ones, or the
+    /// server does not allow either.
+    async fn listen(&mut self) -> Result<Wakes, StoreError> {
         let Inner {
             background,
+            shards,
             names,
             response_timeout,
             listening,
             ..
         } = &*self.queue.0;
-        if let Some((number, listens, since)) = self.asked {
-            if background.up().is_some_and(|live| live.number == number) {
-                return Ok(listens);
+        if let Some((number, wakes, since)) = self.asked {
+            let is_up = background.up().is_some_and(|live| live.number == number);
+            let is_refused = || wakes == Wakes::ByQueue && shards.as_ref().is_none_or(Shards::is_refused);
+            if is_up && !is_refused() {
+                return Ok(wakes);
             }
             self.asked = None;
-            if self.queue.host().now().since(since) < STEADY {
+            if !is_up && self.queue.host().now().since(since) < STEADY {
                 return Err(StoreError::transient("the connection was lost soon after it was made"));
             }
         }
         let live = background.live().await?;
-        let channel = names.channel();
-        let answer = background.subscribe(&live, &channel);
-        let listens = match within(self.queue.host(), Timer::LockThread, *response_timeout, answer).await {
-            Ok(()) => true,
-            Err(error) if error.is_permanent() => {
-                tracing::debug!(%error, "the server does not allow wake-ups; waiters find their turn by looking");
-                false
+        let wakes = if shards.as_ref().is_some_and(|shards| shards.begin(live.server)) {
+            Wakes::ByQueue
+        } else {
+            let channel = names.channel();
+            let answer = background.subscribe(&live, &channel);
+            match within(self.queue.host(), Timer::LockThread, *response_timeout, answer).await {
+                Ok(()) => Wakes::ByProcess,
+                Err(error) if error.is_permanent() => {
+                    tracing::debug!(%error, "the server does not allow wake-ups; waiters find their turn by looking");
+                    Wakes::Never
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
         };
-        listening.store(if listens { live.number } else { 0 }, Ordering::Release);
-        self.asked = Some((live.number, listens, self.queue.host().now()));
+        let number = if wakes == Wakes::ByProcess { live.number } else { 0 };
+        listening.store(number, Ordering::Release);
+        self.asked = Some((live.number, wakes, self.queue.host().now()));
         // Messages from before are lost.
         self.queue.look_at_all();
-        Ok(listens)
+        Ok(wakes)
     }
 
     /// Stops listening. Returns `true` if there are no waiters and the task may end.
     async fn be_quiet(&mut self) -> bool {
         let inner = &*self.queue.0;
-        self.asked = None;
+        let listens_in_shards = matches!(self.asked.take(), Some((_, Wakes::ByQueue, _)));
         inner.listening.store(0, Ordering::Release);
         // Unsubscribes even if the connection is not known to listen: the answer may have come too
         // late.
-        if let Some(live) = inner.background.up() {
+        if !listens_in_shards && let Some(live) = inner.background.up() {
             let channel = inner.names.channel();
             let answer = inner.background.unsubscribe(&live, &channel);
             drop(

@@ -13,7 +13,7 @@ use crate::host::{Moment, Timer};
 use crate::store::mode::is_ours;
 use crate::store::redis::connection::failure::{self, Redirect};
 use crate::store::redis::connection::{Connection, ConnectionSlot, eval_about};
-use crate::store::redis::keyspace::Keyspace;
+use crate::store::redis::keyspace::{Keyspace, Wakes};
 use crate::store::redis::reply::{as_remaining, holder_of};
 use crate::store::redis::scripts::{REFRESH, SHARED_REFRESH};
 use crate::store::{StoreError, within};
@@ -46,6 +46,8 @@ pub(super) struct Asked {
     key: Arc<str>,
     queue: Arc<str>,
     is_shared: bool,
+    /// How messages about it reach the process.
+    wakes: Wakes,
     tickets: Vec<Arc<Ticket>>,
 }
 
@@ -145,12 +147,12 @@ impl Queue {
                 key: Arc::clone(&room.key),
                 queue: Arc::clone(&ticket.queue),
                 is_shared: room.is_shared,
+                // The process may seem to listen, but its connection has not answered for a while.
+                wakes: Wakes::Never,
                 tickets: vec![Arc::clone(ticket)],
             }
         };
-        // Passes `false`: the process may seem to listen, but its connection has not answered for a
-        // while.
-        match self.refresh(commands, &[asked], false).await {
+        match self.refresh(commands, &[asked]).await {
             Ok(()) => self.0.fails.store(false, Ordering::Relaxed),
             // There may be thousands of waiters.
             Err(error) if !self.0.fails.swap(true, Ordering::Relaxed) => {
@@ -162,21 +164,29 @@ impl Queue {
 
     /// Returns the locks that are due for a look, the longest overdue first, and the time of the
     /// next look.
-    pub(super) fn due(&self, now: Moment, listens: bool) -> (Vec<Asked>, Option<Moment>) {
+    pub(super) fn due(&self, now: Moment, wakes: Wakes) -> (Vec<Asked>, Option<Moment>) {
         let mut waiting = self.waiting();
+        let waiting = &mut *waiting;
         let foreign = waiting.rooms.values().filter(|room| room.is_foreign).count();
         waiting.foreign = u32::try_from(foreign).unwrap_or(u32::MAX);
         // Locks that are due soon are included, so that all share one rhythm. Locks held by other
         // kinds of clients have a faster one of their own.
         let anybody = waiting.rooms.values().any(|room| room.due <= now && !room.is_foreign);
-        let every = if listens { REFRESH_EVERY } else { REFRESH_DEAF };
-        let soon = if anybody { now.after(every / 2) } else { now };
+        let soon = if anybody {
+            now.after(refresh_every(wakes) / 2)
+        } else {
+            now
+        };
         let is_due = |room: &LocalWaiters| room.due <= if room.is_foreign { now } else { soon };
         let mut rooms: Vec<_> = waiting.rooms.iter_mut().filter(|(_, room)| is_due(room)).collect();
         rooms.sort_by_key(|(_, room)| room.due);
         let mut asked = Vec::new();
         for (queue, room) in rooms.into_iter().take(BATCH * AT_ONCE) {
-            room.due = now.after(every);
+            let wakes = match wakes {
+                Wakes::ByQueue if !waiting.heard.contains(queue) => Wakes::Never,
+                wakes => wakes,
+            };
+            room.due = now.after(refresh_every(wakes));
             room.looked = now;
             let tickets = room.asked_about();
             if !tickets.is_empty() {
@@ -184,6 +194,7 @@ impl Queue {
                     key: Arc::clone(&room.key),
                     queue: Arc::clone(queue),
                     is_shared: room.is_shared,
+                    wakes,
                     tickets,
                 });
             }
@@ -191,14 +202,13 @@ impl Queue {
         (asked, waiting.rooms.values().map(|room| room.due).min())
     }
 
-    /// Looks at many locks in a few concurrent round trips. `listens` is `true` if messages reach
-    /// the process.
-    pub(super) async fn refresh_all(&self, asked: Vec<Asked>, listens: bool) -> Result<(), StoreError> {
+    /// Looks at many locks in a few concurrent round trips.
+    pub(super) async fn refresh_all(&self, asked: Vec<Asked>) -> Result<(), StoreError> {
         let mut batches = Vec::new();
         for batch in batches_of(asked, &self.0.names) {
             let queue = self.clone();
             batches.push(self.host().spawn_here(async move {
-                queue.refresh(&queue.0.background, &batch, listens).await?;
+                queue.refresh(&queue.0.background, &batch).await?;
                 queue.have_seen(&batch);
                 Ok(())
             }));
@@ -216,9 +226,9 @@ impl Queue {
         all
     }
 
-    async fn refresh(&self, slot: &ConnectionSlot, asked: &[Asked], listens: bool) -> Result<(), StoreError> {
+    async fn refresh(&self, slot: &ConnectionSlot, asked: &[Asked]) -> Result<(), StoreError> {
         let live = slot.live().await?;
-        let answer = self.ask(slot, &live, asked, listens);
+        let answer = self.ask(slot, &live, asked);
         let answer = within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await;
         if let Err(error) = &answer
             && let Some(redirect) = failure::redirect(error)
@@ -265,13 +275,14 @@ impl Queue {
             key: key.into(),
             queue: self.0.names.queue(key).into(),
             is_shared: false,
+            wakes: Wakes::Never,
             tickets: Vec::new(),
         };
         let queue = self.clone();
         // If the task cannot be spawned, the waiters' own looks do so a little later.
         drop(self.host().spawn(async move {
             queue.host().sleep(Timer::LockThread, pause).await;
-            if let Err(error) = queue.refresh(&queue.0.background, &[asked], false).await {
+            if let Err(error) = queue.refresh(&queue.0.background, &[asked]).await {
                 tracing::debug!(%error, "a lock that was left free could not be handed on, those who wait look soon");
             }
         }));
@@ -301,24 +312,16 @@ impl Queue {
         }
     }
 
-    async fn ask(
-        &self,
-        slot: &ConnectionSlot,
-        live: &Connection,
-        asked: &[Asked],
-        listens: bool,
-    ) -> Result<Value, StoreError> {
+    async fn ask(&self, slot: &ConnectionSlot, live: &Connection, asked: &[Asked]) -> Result<Value, StoreError> {
         let names = &self.0.names;
         let keys: Vec<&str> = asked.iter().flat_map(|asked| [&*asked.key, &*asked.queue]).collect();
         let is_shared = asked.first().is_some_and(|asked| asked.is_shared);
+        let wakes = asked.first().map_or(Wakes::Never, |asked| asked.wakes);
         let script = if is_shared { &SHARED_REFRESH } else { &REFRESH };
         // The argument `lock` is empty: there may be many locks, and this need not follow a lock's
         // other commands.
         eval_about(slot, live, script, "", &keys, |command| {
-            command
-                .arg(&names.channels)
-                .arg(&names.process)
-                .arg(names.listens(listens));
+            command.arg(&names.channels).arg(&names.process).arg(names.wakes(wakes));
             for asked in asked {
                 command.arg(asked.tickets.len());
                 for ticket in &asked.tickets {
@@ -327,6 +330,14 @@ impl Queue {
             }
         })
         .await
+    }
+}
+
+/// Returns the interval of looks at a lock.
+fn refresh_every(wakes: Wakes) -> Duration {
+    match wakes {
+        Wakes::Never => REFRESH_DEAF,
+        Wakes::ByProcess | Wakes::ByQueue => REFRESH_EVERY,
     }
 }
 
@@ -348,12 +359,12 @@ pub(super) fn is_foreign(holder: Option<&Value>) -> bool {
 }
 
 /// Groups the looks into round trips, each for locks of one kind, which one command can be about, and
-/// for a limited number of waiters.
+/// for a limited number of waiters. What tells of them is the same for all.
 fn batches_of(asked: Vec<Asked>, names: &Keyspace) -> Vec<Vec<Asked>> {
     let mut batches = Vec::new();
-    let mut kinds: BTreeMap<(bool, u16), Vec<Asked>> = BTreeMap::new();
+    let mut kinds: BTreeMap<(bool, Wakes, u16), Vec<Asked>> = BTreeMap::new();
     for asked in asked {
-        let kind = (asked.is_shared, names.group(&asked.key));
+        let kind = (asked.is_shared, asked.wakes, names.group(&asked.key));
         kinds.entry(kind).or_default().push(asked);
     }
     for kind in kinds.into_values() {

@@ -1,7 +1,7 @@
 //! Waits for a lock in the server's queue, where a release hands it to the first waiter.
 //!
 //! A waiter joins the queue by one script and is notified by a message on its process's one
-//! channel. One task on the lock thread serves all waiters of the process: it listens, regularly
+//! channel, or in a cluster on one for each lock that it waits for. One task on the lock thread serves all waiters of the process: it listens, regularly
 //! tells the server that the process is alive, and finds locks whose handover message was lost. A
 //! waiter does none of this for another one, since it may never be polled again. While the task
 //! gets no answer, waiters look for themselves, on the connection of their own runtime.
@@ -12,6 +12,7 @@
 
 mod heartbeat;
 mod look;
+mod shards;
 mod ticket;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,12 +24,13 @@ use tokio::sync::Notify;
 
 use crate::host::{Backoff, Host, Timer};
 use crate::store::redis::connection::{ConnectionSlot, Push, eval_for_lock, failure};
-use crate::store::redis::keyspace::{Keyspace, drawing};
+use crate::store::redis::keyspace::{Keyspace, Wakes, drawing};
 use crate::store::redis::reply::{granted_or_busy, millis};
 use crate::store::redis::scripts::{JOIN, LockScript, MARKED_JOIN, MARKED_TAKE, SHARED_JOIN, SHARED_TAKE, TAKE};
 use crate::store::{Attempt, Limited, LossHint, QueueOutcome, QueueRequest, StoreError, within};
 use heartbeat::Heartbeat;
 use look::is_foreign;
+use shards::Shards;
 use ticket::{LocalWaiters, Ticket, Waiting, Word};
 
 /// The pauses after a hint that turned out to be wrong, and before an unanswered request is sent
@@ -44,6 +46,8 @@ pub(in crate::store::redis) struct Queue(Arc<Inner>);
 struct Inner {
     /// The connection that listens and looks.
     background: ConnectionSlot,
+    /// The means to listen to sharded channels, of a node of a cluster.
+    shards: Option<Shards>,
     names: Arc<Keyspace>,
     response_timeout: Duration,
     /// The number of the connection that listens, or 0 if there is none.
@@ -81,11 +85,13 @@ impl Drop for Stand<'_> {
 impl Queue {
     pub(in crate::store::redis) fn new(
         background: ConnectionSlot,
+        shards: Option<ConnectionSlot>,
         names: Arc<Keyspace>,
         response_timeout: Duration,
     ) -> Self {
         let queue = Self(Arc::new(Inner {
             background,
+            shards: shards.map(Shards::new),
             names,
             response_timeout,
             listening: AtomicU64::new(0),
@@ -102,9 +108,17 @@ impl Queue {
         let inner = Arc::downgrade(&queue.0);
         queue.0.background.push_to(Arc::new(move |push| {
             if let Some(inner) = inner.upgrade() {
-                Self(inner).hear(&push);
+                Self(inner).hear(push);
             }
         }));
+        if let Some(shards) = &queue.0.shards {
+            let inner = Arc::downgrade(&queue.0);
+            shards.push_to(Arc::new(move |push| {
+                if let Some(inner) = inner.upgrade() {
+                    Self(inner).hear_in_shard(push);
+                }
+            }));
+        }
         queue
     }
 
@@ -169,6 +183,9 @@ impl Queue {
             .insert(Arc::clone(request.value.text()), Arc::clone(&ticket));
         let room = waiting.rooms.entry(queue).or_insert_with(|| {
             self.0.changed.notify_one();
+            if let Some(shards) = &self.0.shards {
+                shards.is_wanted();
+            }
             LocalWaiters::new(request.key, request.value.is_shared(), self.host().now())
         });
         room.tickets.insert(number, Arc::clone(&ticket));
@@ -203,7 +220,7 @@ impl Queue {
         };
         request.receipt.sent_on(live.number);
         let sent = request.clock.now();
-        let listens = self.is_listening();
+        let wakes = self.wakes(&ticket.queue);
         let counter = names.counter(request.key);
         let keys: [&str; 3] = [request.key, &ticket.queue, &counter];
         let keys = drawing(request.fence, &keys);
@@ -213,7 +230,7 @@ impl Queue {
                 .arg(millis(request.ttl))
                 .arg(&names.channels)
                 .arg(&names.process)
-                .arg(names.listens(listens))
+                .arg(names.wakes(wakes))
                 .arg(&ticket.member);
         });
         let answer = match within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await {
@@ -238,7 +255,7 @@ impl Queue {
                 drop(state);
                 // A message from before the process listened is lost, so a look has to find the
                 // handover.
-                let missed = !listens && self.is_listening();
+                let missed = wakes == Wakes::Never && self.wakes(&ticket.queue) != Wakes::Never;
                 let remaining = if missed { Some(Duration::ZERO) } else { remaining };
                 self.look_at(&ticket.queue, remaining, is_foreign(parts.get(1)));
                 Ok(None)
@@ -308,10 +325,16 @@ impl Queue {
         })
     }
 
-    /// Returns `true` if messages on the process's channel reach it.
-    fn is_listening(&self) -> bool {
+    /// Returns how messages about the locks of a queue reach the process.
+    fn wakes(&self, queue: &str) -> Wakes {
         let listening = self.0.listening.load(Ordering::Acquire);
-        listening != 0 && self.0.background.up().is_some_and(|live| live.number == listening)
+        if self.waiting().heard.contains(queue) {
+            Wakes::ByQueue
+        } else if listening != 0 && self.0.background.up().is_some_and(|live| live.number == listening) {
+            Wakes::ByProcess
+        } else {
+            Wakes::Never
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -326,30 +349,31 @@ impl Queue {
         self.0.changed.notify_one();
     }
 
-    /// Handles a push on the listening connection. Must not block.
-    fn hear(&self, push: &Push) {
+    /// Handles a push on the background connection. Must not block.
+    fn hear(&self, push: Push) {
         match push {
-            Push::Message(message) => {
-                let Ok(message) = std::str::from_utf8(message) else {
-                    return;
-                };
-                // An earlier version put a fencing token before the colon. Tokens in messages are
-                // ignored.
-                let Some((_, value)) = message.split_once(':') else {
-                    return;
-                };
-                // Without a ticket, the waiter has left, and releases the value itself.
-                let ticket = self.waiting().tickets.get(value).cloned();
-                if let Some(ticket) = ticket {
-                    ticket.tell(Word::Hint);
-                    if ticket.value.is_shared() {
-                        // Further waiters may be able to enter: one script run lets in a limited
-                        // number.
-                        self.look_at(&ticket.queue, Some(Duration::ZERO), false);
-                    }
-                }
-            }
+            Push::Message(message) => self.hear_message(&message),
             Push::Disconnected => self.look_at_all(),
+            Push::Unsubscribed(_) => {}
+        }
+    }
+
+    fn hear_message(&self, message: &[u8]) {
+        let Ok(message) = std::str::from_utf8(message) else {
+            return;
+        };
+        // An earlier version put a fencing token before the colon. Tokens in messages are ignored.
+        let Some((_, value)) = message.split_once(':') else {
+            return;
+        };
+        // Without a ticket, the waiter has left, and releases the value itself.
+        let ticket = self.waiting().tickets.get(value).cloned();
+        if let Some(ticket) = ticket {
+            ticket.tell(Word::Hint);
+            if ticket.value.is_shared() {
+                // Further waiters may be able to enter: one script run lets in a limited number.
+                self.look_at(&ticket.queue, Some(Duration::ZERO), false);
+            }
         }
     }
 }

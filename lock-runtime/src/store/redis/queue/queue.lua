@@ -4,8 +4,9 @@
 -- handed to it.
 -- - A process with waiters is the member <process>, and its score is minus the time of its last
 -- sign of life, in ms of the server's clock. Half a millisecond is added if messages do not reach
--- the process, which then looks by itself, and often; a quarter if they do, but it may not listen yet
--- at the node of a cluster to which the slot has moved.
+-- the process, which then looks by itself, and often. In a cluster they do, but it may not listen yet
+-- at the node to which the slot has moved: a quarter is added if it listens to its one channel, which
+-- each node hears, and an eighth if it does to the sharded channel <queue>:<process>.
 -- While a slot moves, the node that it leaves refuses a script, in the middle, for a key that the
 -- script has deleted or emptied. So a lock is deleted once, and last, and of a queue that has no
 -- member left nothing more is expected than an error.
@@ -53,12 +54,13 @@ local function first_in(queue)
   return not found.err and found[1]
 end
 
-local MARKS = {['0'] = 0.5, ['2'] = 0.25}
+local DEAF, IN_CLUSTER, IN_SHARD = 0.5, 0.25, 0.125
+local MARKS = {['0'] = DEAF, ['2'] = IN_CLUSTER, ['3'] = IN_SHARD}
 
--- Records a sign of life of a process with waiters. `listens` is '1' if messages reach it, '2' if they
--- do in a cluster, or '0'.
-local function heard_of(queue, process, now, listens)
-  redis.call('ZADD', queue, (MARKS[listens] or 0) - now, process)
+-- Records a sign of life of a process with waiters. `wakes` is '0' if messages do not reach it, or '1'
+-- if they do; in a cluster '2' if they do on its one channel, and '3' on the queue's.
+local function heard_of(queue, process, now, wakes)
+  redis.call('ZADD', queue, (MARKS[wakes] or 0) - now, process)
   redis.call('PEXPIRE', queue, KEPT_FOR)
 end
 
@@ -162,15 +164,21 @@ local function hand_to(member, queue, channels, newest, mode, served)
   served[process or ''] = true
   if alive then
     mode.put(value, claim)
-    -- PUBLISH returns the number of receivers, which is 0 if the process is gone. The message is
-    -- not replicated: a replica may have receivers that count as dead here. It is only a hint to
-    -- look, since other users may be able to send it too.
-    redis.set_repl(redis.REPL_NONE)
-    local told = redis.pcall('PUBLISH', channels .. process, ':' .. value)
-    redis.set_repl(redis.REPL_ALL)
+    -- Both return the number of receivers at this node, which is 0 if the process is gone. The
+    -- message is not replicated: a replica may have receivers that count as dead here. It is only a
+    -- hint to look, since other users may be able to send it too.
     local mark = heard % 1
-    local may_listen_soon = mark == 0.25 and heard + now_ms() <= SURELY_ALIVE
-    if mark == 0.5 or may_listen_soon or type(told) == 'number' and told > 0 then
+    redis.set_repl(redis.REPL_NONE)
+    local told
+    if mark == IN_SHARD then
+      told = redis.pcall('SPUBLISH', queue .. ':' .. process, ':' .. value)
+    else
+      told = redis.pcall('PUBLISH', channels .. process, ':' .. value)
+    end
+    redis.set_repl(redis.REPL_ALL)
+    local is_of_cluster = mark == IN_CLUSTER or mark == IN_SHARD
+    local may_listen_soon = is_of_cluster and heard + now_ms() <= SURELY_ALIVE
+    if mark == DEAF or may_listen_soon or type(told) == 'number' and told > 0 then
       return value
     end
     mode.take_back(value)

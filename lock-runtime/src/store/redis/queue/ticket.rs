@@ -1,6 +1,6 @@
 //! The waiters of this process, by queue.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -26,6 +26,10 @@ pub(super) struct Waiting {
     pub(super) rooms: BTreeMap<Arc<str>, LocalWaiters>,
     /// The waiters by value, for the messages.
     pub(super) tickets: HashMap<Arc<str>, Arc<Ticket>>,
+    /// The queues whose sharded channels the process listens to.
+    pub(super) heard: HashSet<Arc<str>>,
+    /// The number of subscriptions to such channels that the server has ended.
+    pub(super) unheard: u64,
     pub(super) next: u64,
     /// The number of locks held by other kinds of clients.
     pub(super) foreign: u32,
@@ -52,6 +56,8 @@ pub(super) struct LocalWaiters {
     pub(super) seen: Moment,
     /// The earliest time at which the task may ask some of them to look for themselves.
     pub(super) nudge_at: Moment,
+    /// The earliest time at which the process asks to listen to the sharded channel.
+    pub(super) listen_at: Moment,
 }
 
 /// One waiter.
@@ -86,6 +92,7 @@ impl LocalWaiters {
             looked: now,
             seen: now,
             nudge_at: now,
+            listen_at: now,
         }
     }
 

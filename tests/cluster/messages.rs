@@ -1,0 +1,136 @@
+//! How a waiting call is told that it has got the lock.
+
+use std::time::Duration;
+
+use lock_runtime::LockManager;
+use lock_tests::{ClusterGroup, PATIENCE, eventually, permissions};
+use tokio::task::JoinHandle;
+
+use crate::moving::slot_of;
+
+const SHARDED: [&str; 2] = ["+ssubscribe", "+spublish"];
+
+fn connected(url: &str) -> LockManager {
+    LockManager::builder(url)
+        .response_timeout(PATIENCE)
+        .default_lease(Duration::from_secs(120))
+        .default_wait(PATIENCE)
+        .build()
+        .unwrap()
+}
+
+fn waiting(locks: &LockManager) -> JoinHandle<()> {
+    let call = locks.lock("k").run(async {});
+    tokio::spawn(async move { call.await.unwrap() })
+}
+
+/// The channels of this kind that somebody listens to at the node that has the lock.
+async fn channels(cluster: &ClusterGroup, kind: &str) -> Vec<String> {
+    let owner = cluster.owner(slot_of(cluster, "k")).await;
+    cluster.server(owner).ask(&["PUBSUB", kind, "dist_lock:%lock-*"])
+}
+
+async fn has_channel(cluster: &ClusterGroup, kind: &str, begin: &str) -> bool {
+    let channels = channels(cluster, kind).await;
+    channels.iter().any(|channel| channel.starts_with(begin))
+}
+
+/// How many messages of this kind the nodes have sent to each other.
+fn sent(cluster: &ClusterGroup, kind: &str) -> u64 {
+    let field = format!("cluster_stats_messages_{kind}_sent:");
+    let told = cluster
+        .ports()
+        .map(|port| cluster.server(port).ask::<String>(&["CLUSTER", "INFO"]));
+    let counts = told
+        .iter()
+        .filter_map(|told| told.lines().find_map(|line| line.strip_prefix(&field)));
+    counts.map(|count| count.parse::<u64>().unwrap()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_call_is_told_on_a_channel_of_the_shard_and_the_other_masters_hear_nothing() {
+    let cluster = ClusterGroup::start().await;
+    let [one, other] = [0, 1].map(|_| connected(&cluster.url()));
+    let held = one.lock("k").acquire().await.unwrap();
+    let call = waiting(&other);
+    if cluster.server(cluster.ports()[0]).name() == "redis-6.2" {
+        eventually("a plain channel", || {
+            has_channel(&cluster, "CHANNELS", "dist_lock:%lock-wake:")
+        })
+        .await;
+        held.release().await.unwrap();
+        call.await.unwrap();
+        return;
+    }
+    let queue = "dist_lock:%lock-queue:{dist_lock:k}:";
+    eventually("a channel of the queue", || {
+        has_channel(&cluster, "SHARDCHANNELS", queue)
+    })
+    .await;
+    assert!(channels(&cluster, "CHANNELS").await.is_empty());
+    let before = sent(&cluster, "publish");
+    held.release().await.unwrap();
+    call.await.unwrap();
+    assert_eq!(sent(&cluster, "publish"), before);
+    assert!(sent(&cluster, "publishshard") > 0, "the replica hears it");
+
+    // After two moves the node of before has it again, whose subscription has ended.
+    let held = one.lock("k").acquire().await.unwrap();
+    let call = waiting(&other);
+    eventually("a channel of the queue", || {
+        has_channel(&cluster, "SHARDCHANNELS", queue)
+    })
+    .await;
+    let slot = slot_of(&cluster, "k");
+    let from = cluster.owner(slot).await;
+    let to = cluster.other_master(from);
+    for to in [to, from] {
+        cluster.move_slot(slot, to).await;
+        eventually("the channel at the next node", || {
+            has_channel(&cluster, "SHARDCHANNELS", queue)
+        })
+        .await;
+    }
+    held.release().await.unwrap();
+    call.await.unwrap();
+}
+
+/// Both are needed for channels of a shard, and a user who lacks one listens to the plain one, beside others in the same queue.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_may_not_use_channels_of_a_shard_is_told_on_a_plain_one() {
+    let cluster = ClusterGroup::start().await;
+    if cluster.server(cluster.ports()[0]).name() == "redis-6.2" {
+        println!("redis-6.2 has no channels of a shard");
+        return;
+    }
+    let holder = connected(&cluster.url());
+    for missing in SHARDED {
+        let mut user = vec!["ACL", "SETUSER", "app", "reset", "on", ">secret"];
+        user.extend(permissions::all());
+        user.extend(["+cluster|slots", "+cluster|nodes", "+cluster|info", "+asking"]);
+        user.extend(SHARDED.into_iter().filter(|rule| *rule != missing));
+        for port in cluster.ports() {
+            cluster.server(port).cmd(&user);
+        }
+        let restricted = connected(&cluster.url().replace("redis+cluster://", "redis+cluster://app:secret@"));
+        let held = holder.lock("k").acquire().await.unwrap();
+        let calls = [
+            waiting(&restricted),
+            waiting(&holder),
+            waiting(&connected(&cluster.url())),
+        ];
+        for (kind, begin) in [
+            ("CHANNELS", "dist_lock:%lock-wake:"),
+            ("SHARDCHANNELS", "dist_lock:%lock-queue:{dist_lock:k}:"),
+        ] {
+            eventually(&format!("{kind}, without {missing}"), || {
+                has_channel(&cluster, kind, begin)
+            })
+            .await;
+        }
+        held.release().await.unwrap();
+        for call in calls {
+            call.await.unwrap();
+        }
+    }
+}
