@@ -124,9 +124,22 @@ async fn a_key_whose_queue_would_be_elsewhere_is_refused() {
 }
 
 #[tokio::test]
-async fn slots_that_no_node_has_are_told_and_the_others_work() {
+async fn masters_that_write_alone_and_slots_that_no_node_has_are_told_and_the_others_work() {
     let cluster = ClusterGroup::start().await;
     let locks = patient(&cluster).await;
+    let advice = locks.check_setup().await.unwrap();
+    assert!(
+        advice.len() == 3
+            && advice
+                .iter()
+                .all(|advice| advice.contains("set `min-replicas-to-write 1`")),
+        "{advice:?}"
+    );
+    for port in cluster.ports() {
+        cluster
+            .server(port)
+            .cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    }
     assert_eq!(locks.check_setup().await.unwrap(), [""; 0]);
     // That of `dist_lock:{b}`.
     let slot = "3300";

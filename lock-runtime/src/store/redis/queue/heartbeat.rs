@@ -120,7 +120,7 @@ impl Heartbeat {
             }
         }
         let live = background.live().await?;
-        let wakes = if shards.as_ref().is_some_and(|shards| shards.begin(live.server)) {
+        let wakes = if self.queue.begin_in_shards(live.server) {
             Wakes::ByQueue
         } else {
             let channel = names.channel();

@@ -181,11 +181,15 @@ impl Queue {
         waiting
             .tickets
             .insert(Arc::clone(request.value.text()), Arc::clone(&ticket));
+        if let Some(shards) = self.0.shards.as_ref().filter(|shards| shards.is_used())
+            && !waiting.rooms.contains_key(&queue)
+            && !waiting.heard.contains(&queue)
+        {
+            waiting.wanted.insert(Arc::clone(&queue));
+            shards.is_wanted();
+        }
         let room = waiting.rooms.entry(queue).or_insert_with(|| {
             self.0.changed.notify_one();
-            if let Some(shards) = &self.0.shards {
-                shards.is_wanted();
-            }
             LocalWaiters::new(request.key, request.value.is_shared(), self.host().now())
         });
         room.tickets.insert(number, Arc::clone(&ticket));

@@ -19,6 +19,7 @@ use futures_util::future::join_all;
 use tokio::sync::Notify;
 
 use super::Queue;
+use super::ticket::Waiting;
 use crate::host::{Backoff, Moment, Timer};
 use crate::store::redis::connection::{Capabilities, Connection, ConnectionSlot, Push, PushReceiver, failure};
 use crate::store::{Limited, StoreError, within};
@@ -71,15 +72,14 @@ impl Shards {
         self.is_refused.load(Ordering::Acquire)
     }
 
-    /// Begins to listen, if a server can do that. Returns `true` if it can.
-    pub(super) fn begin(&self, server: Capabilities) -> bool {
+    /// Says whether they are used with a server. Returns that.
+    fn use_with(&self, server: Capabilities) -> bool {
         let is_used = server.is_7 && !self.is_refused();
         self.is_used.store(is_used, Ordering::Release);
-        self.wanted.notify_one();
         is_used
     }
 
-    fn is_used(&self) -> bool {
+    pub(super) fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Acquire)
     }
 
@@ -91,6 +91,21 @@ impl Shards {
 }
 
 impl Queue {
+    /// Begins to listen to sharded channels, if a server has them. Returns `true` if it does.
+    pub(super) fn begin_in_shards(&self, server: Capabilities) -> bool {
+        let Some(shards) = self.0.shards.as_ref().filter(|shards| shards.use_with(server)) else {
+            return false;
+        };
+        let mut waiting = self.waiting();
+        let Waiting {
+            rooms, heard, wanted, ..
+        } = &mut *waiting;
+        wanted.extend(rooms.keys().filter(|queue| !heard.contains(*queue)).cloned());
+        drop(waiting);
+        shards.is_wanted();
+        true
+    }
+
     /// Listens to the sharded channels of the locks that calls wait for, while there are such channels.
     /// Does not end.
     pub(super) async fn listen_in_shards(&self) {
@@ -114,6 +129,7 @@ impl Queue {
                 Err(error) if error.is_permanent() => {
                     tracing::debug!(%error, "the server does not allow sharded channels; a plain one is used");
                     shards.refuse();
+                    self.waiting().wanted.clear();
                     self.0.changed.notify_one();
                 }
                 Err(error) => {
@@ -136,18 +152,22 @@ impl Queue {
         }
         let now = self.host().now();
         let mut waiting = self.waiting();
-        let waiting = &mut *waiting;
-        let heard = &waiting.heard;
-        let unheard = waiting.rooms.iter_mut().filter(|(queue, _)| !heard.contains(*queue));
+        let Waiting {
+            rooms, heard, wanted, ..
+        } = &mut *waiting;
         let (mut queues, mut next) = (Vec::new(), None::<Moment>);
-        for (queue, room) in unheard {
+        wanted.retain(|queue| {
+            let Some(room) = rooms.get_mut(queue).filter(|_| !heard.contains(queue)) else {
+                return false;
+            };
             if room.listen_at <= now && queues.len() < AT_ONCE {
                 room.listen_at = now.after(AGAIN);
                 queues.push(Arc::clone(queue));
             } else {
                 next = Some(next.map_or(room.listen_at, |next| next.min(room.listen_at)));
             }
-        }
+            true
+        });
         (queues, next)
     }
 
@@ -230,16 +250,22 @@ impl Queue {
                 };
                 let mut waiting = self.waiting();
                 waiting.unheard += 1;
-                waiting.heard.remove(queue);
-                if let Some(room) = waiting.rooms.get_mut(queue) {
+                if let Some(queue) = waiting.heard.take(queue)
+                    && let Some(room) = waiting.rooms.get_mut(&queue)
+                {
                     room.due = now;
+                    waiting.wanted.insert(queue);
                 }
             }
             Push::Disconnected => {
                 let mut waiting = self.waiting();
-                waiting.heard.clear();
-                for room in waiting.rooms.values_mut() {
+                let Waiting {
+                    rooms, heard, wanted, ..
+                } = &mut *waiting;
+                heard.clear();
+                for (queue, room) in rooms {
                     (room.due, room.listen_at) = (now, now);
+                    wanted.insert(Arc::clone(queue));
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! The waiters of this process, by queue.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -28,6 +28,8 @@ pub(super) struct Waiting {
     pub(super) tickets: HashMap<Arc<str>, Arc<Ticket>>,
     /// The queues whose sharded channels the process listens to.
     pub(super) heard: HashSet<Arc<str>>,
+    /// The queues to whose channels it is to listen.
+    pub(super) wanted: BTreeSet<Arc<str>>,
     /// The number of subscriptions to such channels that the server has ended.
     pub(super) unheard: u64,
     pub(super) next: u64,
