@@ -684,11 +684,14 @@ fn answers(folder: &Path) -> bool {
 
 // --- Ports -----------------------------------------------------------------------------------------------------------
 
-/// A port that nobody listens on. Below the range that systems take outgoing ports from, so that it is still ours after a restart.
+/// A port that nobody listens on, nor on that of a cluster's bus, which is 10,000 higher. Both are below the range that systems take outgoing
+/// ports from, so that they are still ours after a restart, and no server has a port that is another one's bus.
 pub(crate) fn free_port() -> u16 {
     static NEXT: OnceLock<AtomicU16> = OnceLock::new();
     const FIRST: u16 = 10_000;
-    const COUNT: u16 = 22_000;
+    const COUNT: u16 = 10_000;
+    const BUS: u16 = 10_000;
+    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     // Somewhere else for each test process, because several may run at once.
     let next = NEXT.get_or_init(|| {
         let random = RandomState::new().hash_one(std::process::id());
@@ -696,7 +699,7 @@ pub(crate) fn free_port() -> u16 {
     });
     loop {
         let port = FIRST + next.fetch_add(1, Ordering::Relaxed) % COUNT;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        if is_free(port) && is_free(port + BUS) {
             return port;
         }
     }
