@@ -124,15 +124,20 @@ impl Queue {
                 }
                 continue;
             }
-            match self.hear_about(shards, &queues).await {
-                Ok(()) => failures = 0,
-                Err(error) if error.is_permanent() => {
+            let heard = match self.live_for_shards(shards).await {
+                Ok(live) => Ok(self.hear_about(shards, &live, &queues).await),
+                Err(error) => Err(error),
+            };
+            match heard {
+                Ok(Ok(())) => failures = 0,
+                Ok(Err(error)) if error.is_permanent() => {
                     tracing::debug!(%error, "the server does not allow sharded channels; a plain one is used");
                     shards.refuse();
                     self.waiting().wanted.clear();
                     self.0.changed.notify_one();
                 }
-                Err(error) => {
+                // Without a connection, nothing is known of what the server allows.
+                Ok(Err(error)) | Err(error) => {
                     if failures == 0 {
                         tracing::debug!(%error, "no wake-ups from a node of the cluster yet, trying again");
                     }
@@ -172,15 +177,14 @@ impl Queue {
     }
 
     /// Listens to the channels of these queues. Those whose slots are elsewhere are asked for later.
-    async fn hear_about(&self, shards: &Shards, queues: &[Arc<str>]) -> Result<(), StoreError> {
-        let live = self.live_for_shards(shards).await?;
+    async fn hear_about(&self, shards: &Shards, live: &Connection, queues: &[Arc<str>]) -> Result<(), StoreError> {
         let before = self.waiting().unheard;
         if let (false, Some(queue)) = (shards.may_publish.load(Ordering::Relaxed), queues.first()) {
-            self.check_publishing(shards, &live, queue).await?;
+            self.check_publishing(shards, live, queue).await?;
         }
         let subscribed = queues.iter().map(async |queue| {
             let channel = self.0.names.channel_of(queue);
-            shards.slot.subscribe_in_shard(&live, &channel).await
+            shards.slot.subscribe_in_shard(live, &channel).await
         });
         let subscribed = async { Ok(join_all(subscribed).await) };
         let subscribed = within(self.host(), Timer::LockThread, self.0.response_timeout, subscribed).await?;
