@@ -393,6 +393,36 @@ async fn a_user_of_the_keys_that_the_layout_lists_needs_no_other() {
     }
 }
 
+/// That a message cannot be sent does not tell that nobody would have heard it.
+#[tokio::test]
+async fn a_user_who_may_not_publish_hands_a_lock_to_the_first_in_the_queue_as_well() {
+    let server = Server::start();
+    let whole = allow(&server, "whole", &all());
+    let others: Vec<&str> = all().into_iter().filter(|rule| *rule != "+publish").collect();
+    let silent = allow(&server, "silent", &others);
+    let held = connected(&silent).await.lock("k").lease(LONG).acquire().await.unwrap();
+    let waiting = connected(&whole).await.lock("k").lease(LONG).wait(PATIENCE).fair();
+    let waiting = tokio::spawn(waiting.acquire());
+    let queue = ["ZCOUNT", "dist_lock:%lock-queue:{dist_lock:k}", "1", "+inf"];
+    eventually("a place in the queue", || async { server.ask::<u32>(&queue) == 1 }).await;
+    // Messages reach the process, as it has told the server.
+    let listens = [
+        "ZRANGEBYSCORE",
+        "dist_lock:%lock-queue:{dist_lock:k}",
+        "-inf",
+        "0",
+        "WITHSCORES",
+    ];
+    eventually("a sign of a process that listens", || async {
+        let signs: Vec<String> = server.ask(&listens);
+        signs.len() == 2 && !signs[1].ends_with(".5")
+    })
+    .await;
+    held.release().await.unwrap();
+    assert!(server.value("dist_lock:k").is_some(), "the lock was left free");
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
 /// Uses all that the table of permissions names, whatever comes of it. Returns the managers, which go on in the background.
 async fn do_everything(url: &str, user: &str) -> [LockManager; 2] {
     // The calls for a replica that there is not wait for twice that time.

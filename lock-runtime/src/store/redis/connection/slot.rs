@@ -771,10 +771,10 @@ impl ConnectionSlot {
     /// Tells the health that the runtime of this slot goes on. Returns the connection, if it is up.
     pub(super) fn goes_on(&self) -> Option<Arc<Connection>> {
         let live = self.up();
-        // What waits for replicas says nothing about the usual time until an answer.
+        // What waits for replicas, or is asked by the hundred, says nothing about the usual time until an answer.
         if let Some(live) = live
             .as_ref()
-            .filter(|_| !matches!(self.inner.purpose, Purpose::Replicas))
+            .filter(|_| !matches!(self.inner.purpose, Purpose::Replicas | Purpose::Shards { .. }))
         {
             self.health().takes(live.usual());
         }
@@ -921,7 +921,11 @@ impl ConnectionSlot {
                     ended = Some(live);
                 }
                 // Before another connection can be noted, or its state would be the one that stays.
-                self.inner.server.health.failed(self.inner.number, None);
+                match self.inner.purpose {
+                    // It may be replaced by us, and whether another one can be made is known soon.
+                    Purpose::Shards { .. } => self.inner.server.health.forget(self.inner.number),
+                    _ => self.inner.server.health.failed(self.inner.number, None),
+                }
                 true
             }
             _ => false,

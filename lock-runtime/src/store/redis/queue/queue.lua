@@ -164,9 +164,9 @@ local function hand_to(member, queue, channels, newest, mode, served)
   served[process or ''] = true
   if alive then
     mode.put(value, claim)
-    -- Both return the number of receivers at this node, which is 0 if the process is gone. The
-    -- message is not replicated: a replica may have receivers that count as dead here. It is only a
-    -- hint to look, since other users may be able to send it too.
+    -- Both return the number of receivers at this node, which is 0 if the process is gone, or an
+    -- error if this user may not send it. The message is not replicated: a replica may have receivers
+    -- that count as dead here. It is only a hint to look, since other users may be able to send it too.
     local mark = heard % 1
     redis.set_repl(redis.REPL_NONE)
     local told
@@ -178,7 +178,7 @@ local function hand_to(member, queue, channels, newest, mode, served)
     redis.set_repl(redis.REPL_ALL)
     local is_of_cluster = mark == IN_CLUSTER or mark == IN_SHARD
     local may_listen_soon = is_of_cluster and heard + now_ms() <= SURELY_ALIVE
-    if mark == DEAF or may_listen_soon or type(told) == 'number' and told > 0 then
+    if mark == DEAF or may_listen_soon or told ~= 0 then
       return value
     end
     mode.take_back(value)

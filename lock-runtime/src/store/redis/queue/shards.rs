@@ -257,11 +257,12 @@ impl Queue {
                 if let Some(queue) = waiting.heard.take(queue)
                     && let Some(room) = waiting.rooms.get_mut(&queue)
                 {
-                    room.due = now;
+                    (room.due, room.listen_at) = (now, now.after(AGAIN));
                     waiting.wanted.insert(queue);
                 }
             }
             Push::Disconnected => {
+                let is_used = self.0.shards.as_ref().is_some_and(Shards::is_used);
                 let mut waiting = self.waiting();
                 let Waiting {
                     rooms, heard, wanted, ..
@@ -269,7 +270,9 @@ impl Queue {
                 heard.clear();
                 for (queue, room) in rooms {
                     (room.due, room.listen_at) = (now, now);
-                    wanted.insert(Arc::clone(queue));
+                    if is_used {
+                        wanted.insert(Arc::clone(queue));
+                    }
                 }
             }
         }
