@@ -108,7 +108,13 @@ pub(crate) async fn run(size: Size, slots: Option<usize>) -> Result<Report> {
             "errors",
         ],
     );
-    let cluster = Arc::new(ClusterGroup::start_steady().await);
+    // By default a master that has given its last slot away becomes a replica.
+    let cluster = if slots == SLOTS {
+        ClusterGroup::start_uneven(third(0).end).await
+    } else {
+        ClusterGroup::start_steady().await
+    };
+    let cluster = Arc::new(cluster);
     let tags = Arc::new(tags(cluster.masters(), slots).await?);
     for is_atomic in [false, true] {
         let what = if is_atomic { "in one step" } else { "key by key" };
