@@ -543,6 +543,15 @@ impl LockError {
         let (key, problem) = error.into_parts();
         Self::InvalidKey { key, problem }
     }
+
+    /// Returns the error of a call that would block a thread of a runtime.
+    pub(crate) fn in_runtime(key: Box<str>) -> Self {
+        Self::InvalidMode {
+            key,
+            problem: "this is a thread of a tokio runtime, whose tasks would wait as well; await `acquire` and `release` instead, in \
+                      `spawn_blocking` by `Handle::current().block_on(…)`",
+        }
+    }
 }
 
 /// The way in which a lock ended before its guard did. Set once: the first one is kept.

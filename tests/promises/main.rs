@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod blocking;
 mod call_tree;
 mod freezing;
 mod giving_back;

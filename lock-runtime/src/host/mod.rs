@@ -8,6 +8,7 @@
 #![cfg_attr(not(lock_simulation), allow(clippy::unused_self))]
 
 mod backoff;
+mod blocking;
 mod clock;
 mod identity;
 mod lock_thread;
@@ -34,6 +35,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use self::backoff::Backoff;
+pub(crate) use self::blocking::block_on;
 pub use self::clock::{BootClock, Clock, Moment, TokioClock};
 use crate::host::clock::tokio_clock_is_paused;
 use crate::host::lock_thread::LockThread;

@@ -8,6 +8,7 @@ use crate::acquire::{Shared, acquire};
 use crate::error::LockError;
 use crate::hold::guard::{Guard, LockGuard, Run};
 use crate::hold::{CallSite, LockOptions, OnLost};
+use crate::host;
 use crate::key::{KeyError, Names};
 use crate::manager::LockManager;
 use crate::store::LockMode;
@@ -309,6 +310,36 @@ impl LockRequest {
     /// The same as that of `acquire`.
     pub fn try_acquire(self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + 'static {
         self.wait(Duration::ZERO).acquire()
+    }
+
+    /// Takes the lock and returns its guard, while this thread waits: for code without a runtime. The watchdog
+    /// renews the lease as usual. Nothing can cancel what this thread does under the lock, so ask
+    /// [`is_held`](LockGuard::is_held) between its steps, or give later writes a
+    /// [fencing token](Self::fencing).
+    ///
+    /// ```
+    /// # use lock_runtime::{ConfigError, LockError, LockManager};
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = LockManager::builder("memory://").build()?;
+    /// let guard = locks.lock("inventory:7").acquire_blocking()?;
+    /// assert!(guard.is_held());
+    /// guard.release_blocking()?;
+    /// # Ok(())
+    /// # }
+    /// # example().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`acquire`](Self::acquire). [`LockError::InvalidMode`] on a thread of a tokio runtime,
+    /// whose tasks would have to wait as well: await `acquire` there, or have
+    /// [`Handle::block_on`](tokio::runtime::Handle::block_on) do so in
+    /// [`spawn_blocking`](tokio::task::spawn_blocking).
+    pub fn acquire_blocking(self) -> Result<LockGuard, LockError> {
+        let key = match &self.0.names {
+            Ok(names) => Box::from(&*names.first),
+            Err(error) => return Err(LockError::of_key(error.clone())),
+        };
+        host::block_on(self.acquire()).unwrap_or_else(|| Err(LockError::in_runtime(key)))
     }
 
     pub(crate) fn take<T: 'static>(

@@ -21,6 +21,7 @@ use crate::hold::options::OnLost;
 use crate::hold::queue_head::QueueHead;
 use crate::hold::tasks::Tasks;
 use crate::hold::{Hold, told};
+use crate::host;
 use crate::store::{FencingToken, LockMode, Ownership, Receipt, StoreError};
 
 /// The owner of a held lock inside the runtime. Dropping it releases the lock in the background.
@@ -465,6 +466,17 @@ impl LockGuard {
     /// If dropped before it is done, the release continues in the background.
     pub async fn release(self) -> Result<(), LockError> {
         self.guard.release().await
+    }
+
+    /// Releases the lock, while this thread waits for the store to confirm: for code without a runtime. See
+    /// [`LockRequest::acquire_blocking`](crate::LockRequest::acquire_blocking).
+    ///
+    /// # Errors
+    /// Those of [`release`](Self::release). [`LockError::InvalidMode`] on a thread of a tokio runtime; the
+    /// lock is then released in the background.
+    pub fn release_blocking(self) -> Result<(), LockError> {
+        let key = self.key().into();
+        host::block_on(self.release()).unwrap_or_else(|| Err(LockError::in_runtime(key)))
     }
 }
 
