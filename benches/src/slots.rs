@@ -27,6 +27,8 @@ const HELD: u64 = 5;
 /// The locks that a manager holds meanwhile, over all slots, and their lease.
 const KEPT: usize = 10_000;
 const KEPT_LEASE: Duration = Duration::from_secs(30);
+/// Longer than all slots take to move.
+const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 /// So short that renewals are due while slots move.
 const LEASE: Duration = Duration::from_millis(900);
 const WAIT: Duration = Duration::from_secs(10);
@@ -268,7 +270,10 @@ impl Storm {
             if storm.kept.is_empty() {
                 let mut keeping = JoinSet::new();
                 for number in 0..kept {
-                    let request = locks.lock(format!("slots:kept:{number}")).lease(KEPT_LEASE);
+                    let request = locks
+                        .lock(format!("slots:kept:{number}"))
+                        .lease(KEPT_LEASE)
+                        .max_hold(KEPT_FOR);
                     keeping.spawn(async move { request.acquire().await });
                 }
                 while let Some(guard) = keeping.join_next().await {
