@@ -1,14 +1,13 @@
-//! How a waiting call is told that it has got the lock.
+//! The messages by which a node of a cluster tells a waiting call that it has got the lock.
 
 use std::time::Duration;
 
 use lock_runtime::LockManager;
-use lock_tests::{ClusterGroup, PATIENCE, eventually, permissions};
+use lock_tests::{ClusterGroup, PATIENCE, eventually};
 use tokio::task::JoinHandle;
 
 use crate::moving::slot_of;
-
-const SHARDED: [&str; 2] = ["+ssubscribe", "+spublish"];
+use crate::secured::{OF_CLUSTERS, SHARDED, allow};
 
 fn connected(url: &str) -> LockManager {
     LockManager::builder(url)
@@ -35,7 +34,7 @@ async fn has_channel(cluster: &ClusterGroup, kind: &str, begin: &str) -> bool {
     channels.iter().any(|channel| channel.starts_with(begin))
 }
 
-/// How many messages of this kind the nodes have sent to each other.
+/// Returns the number of messages of this kind that the nodes have sent to each other.
 fn sent(cluster: &ClusterGroup, kind: &str) -> u64 {
     let field = format!("cluster_stats_messages_{kind}_sent:");
     let told = cluster
@@ -47,7 +46,7 @@ fn sent(cluster: &ClusterGroup, kind: &str) -> u64 {
     counts.map(|count| count.parse::<u64>().unwrap()).sum()
 }
 
-/// How many messages the node that has the lock has sent on channels of a shard.
+/// Returns the number of messages that the node that has the lock has sent on channels of a shard.
 async fn published(cluster: &ClusterGroup) -> u64 {
     let owner = cluster.owner(slot_of(cluster, "k")).await;
     let told: String = cluster.server(owner).ask(&["INFO", "commandstats"]);
@@ -115,13 +114,9 @@ async fn a_user_who_may_not_use_channels_of_a_shard_is_told_on_a_plain_one() {
     }
     let holder = connected(&cluster.url());
     for missing in SHARDED {
-        let mut user = vec!["ACL", "SETUSER", "app", "reset", "on", ">secret"];
-        user.extend(permissions::all());
-        user.extend(["+cluster|slots", "+cluster|nodes", "+cluster|info", "+asking"]);
-        user.extend(SHARDED.into_iter().filter(|rule| *rule != missing));
-        for port in cluster.ports() {
-            cluster.server(port).cmd(&user);
-        }
+        let mut of_cluster = OF_CLUSTERS.to_vec();
+        of_cluster.extend(SHARDED.into_iter().filter(|rule| *rule != missing));
+        allow(&cluster, &of_cluster);
         let restricted = connected(&cluster.url().replace("redis+cluster://", "redis+cluster://app:secret@"));
         let held = holder.lock("k").acquire().await.unwrap();
         let calls = [

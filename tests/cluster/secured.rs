@@ -45,7 +45,10 @@ async fn a_cluster_that_serves_tls_only_is_followed_with_a_client_certificate() 
 }
 
 /// What the documents list for a user of a cluster, in addition to what a single server's needs.
-const OF_CLUSTERS: [&str; 4] = ["+cluster|slots", "+cluster|nodes", "+cluster|info", "+asking"];
+pub(crate) const OF_CLUSTERS: [&str; 4] = ["+cluster|slots", "+cluster|nodes", "+cluster|info", "+asking"];
+
+/// What they list for messages within a shard, of which Redis 6.2 knows nothing.
+pub(crate) const SHARDED: [&str; 2] = ["+ssubscribe", "+spublish"];
 
 /// The rules of the table of permissions.
 fn of_all() -> Vec<&'static str> {
@@ -57,7 +60,7 @@ fn of_all() -> Vec<&'static str> {
     permissions::all()
 }
 
-fn allow(cluster: &ClusterGroup, of_cluster: &[&str]) {
+pub(crate) fn allow(cluster: &ClusterGroup, of_cluster: &[&str]) {
     let mut user = vec!["ACL", "SETUSER", "app", "reset", "on", ">secret"];
     user.extend(of_all());
     user.extend(of_cluster);
@@ -72,7 +75,7 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed()
     let url = cluster.url().replace("redis+cluster://", "redis+cluster://app:secret@");
     let mut of_clusters = OF_CLUSTERS.to_vec();
     if cluster.server(cluster.ports()[0]).name() != "redis-6.2" {
-        of_clusters.extend(["+ssubscribe", "+spublish"]);
+        of_clusters.extend(SHARDED);
     }
     allow(&cluster, &of_clusters);
     let locks = builder(&url).build().unwrap();

@@ -146,7 +146,8 @@ impl LockManager {
     /// Connects if necessary, and returns advice on settings of the server that endanger locks, each a
     /// sentence that says what to do: an eviction policy that drops keys, fewer replicas than
     /// [`min_replicas`](LockManagerBuilder::min_replicas) asks for, a clock that is far from this
-    /// process's, and a master of a cluster that accepts writes without a replica. Empty for a server that is set up well, and for one whose user may not run `INFO`.
+    /// process's, and a master of a cluster that accepts writes without a replica. Empty for a server
+    /// that is set up well, and for one whose user may not run `INFO`.
     ///
     /// [`connect`](Self::connect) and [`init`](crate::init) log the same advice as warnings.
     ///

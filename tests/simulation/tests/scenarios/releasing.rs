@@ -133,7 +133,7 @@ fn a_killed_process_at_the_front_of_the_queue_costs_nothing_once_its_connections
     });
 }
 
-/// How often a client of another kind, which tries every 10 ms, and our calls had the lock in 20 s. These processes make `calls` calls in all, and
+/// Counts how often a client of another kind, which tries every 10 ms, and our calls have the lock in 20 s. These processes make `calls` calls in all, and
 /// each call asks again at once.
 async fn fight(
     world: &World,

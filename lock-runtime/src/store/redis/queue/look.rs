@@ -46,7 +46,7 @@ pub(super) struct Asked {
     key: Arc<str>,
     queue: Arc<str>,
     is_shared: bool,
-    /// How messages about it reach the process.
+    /// The way in which messages about it reach the process.
     wakes: Wakes,
     tickets: Vec<Arc<Ticket>>,
 }

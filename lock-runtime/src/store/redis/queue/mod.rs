@@ -332,7 +332,7 @@ impl Queue {
     /// Returns how messages about the locks of a queue reach the process.
     fn wakes(&self, queue: &str) -> Wakes {
         let listening = self.0.listening.load(Ordering::Acquire);
-        if self.waiting().heard.contains(queue) {
+        if self.0.shards.is_some() && self.waiting().heard.contains(queue) {
             Wakes::ByQueue
         } else if listening != 0 && self.0.background.up().is_some_and(|live| live.number == listening) {
             Wakes::ByProcess

@@ -124,20 +124,22 @@ impl Queue {
                 }
                 continue;
             }
-            let heard = match self.live_for_shards(shards).await {
-                Ok(live) => Ok(self.hear_about(shards, &live, &queues).await),
+            let live = self.live_for_shards(shards).await;
+            // Without a connection, nothing is known of what the server allows.
+            let is_connected = live.is_ok();
+            let heard = match live {
+                Ok(live) => self.hear_about(shards, &live, &queues).await,
                 Err(error) => Err(error),
             };
             match heard {
-                Ok(Ok(())) => failures = 0,
-                Ok(Err(error)) if error.is_permanent() => {
+                Ok(()) => failures = 0,
+                Err(error) if is_connected && error.is_permanent() => {
                     tracing::debug!(%error, "the server does not allow sharded channels; a plain one is used");
                     shards.refuse();
                     self.waiting().wanted.clear();
                     self.0.changed.notify_one();
                 }
-                // Without a connection, nothing is known of what the server allows.
-                Ok(Err(error)) | Err(error) => {
+                Err(error) => {
                     if failures == 0 {
                         tracing::debug!(%error, "no wake-ups from a node of the cluster yet, trying again");
                     }
