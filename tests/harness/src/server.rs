@@ -11,12 +11,12 @@ use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
 use std::fs;
 use std::hash::BuildHasher;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::{FromRedisValue, Value, from_redis_value};
@@ -685,23 +685,65 @@ fn answers(folder: &Path) -> bool {
 // --- Ports -----------------------------------------------------------------------------------------------------------
 
 /// A port that nobody listens on, nor on that of a cluster's bus, which is 10,000 higher. Both are below the range that systems take outgoing
-/// ports from, so that they are still ours after a restart, and no server has a port that is another one's bus.
+/// ports from, so that they are still ours after a restart, and no server has a port that is another one's bus. No other test process gets it
+/// while this one runs: a client that still looks for a server that was killed here would find a server of another test there.
 pub(crate) fn free_port() -> u16 {
-    static NEXT: OnceLock<AtomicU16> = OnceLock::new();
-    const FIRST: u16 = 10_000;
-    const COUNT: u16 = 10_000;
     const BUS: u16 = 10_000;
+    static PORTS: Mutex<Ports> = Mutex::new(Ports::new());
     let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    // Somewhere else for each test process, because several may run at once.
-    let next = NEXT.get_or_init(|| {
-        let random = RandomState::new().hash_one(std::process::id());
-        AtomicU16::new(u16::try_from(random % u64::from(COUNT)).expect("smaller than COUNT"))
-    });
     loop {
-        let port = FIRST + next.fetch_add(1, Ordering::Relaxed) % COUNT;
+        let port = PORTS.lock().unwrap_or_else(PoisonError::into_inner).next();
         if is_free(port) && is_free(port + BUS) {
             return port;
         }
+    }
+}
+
+/// The ports of this process.
+struct Ports {
+    /// Each keeps a block of ports for this process: no other process can bind the UDP port of the same number as the block's first one.
+    blocks: Vec<UdpSocket>,
+    next: u16,
+    left: u16,
+}
+
+impl Ports {
+    const FIRST: u16 = 10_000;
+    const BLOCKS: u16 = 100;
+    const SIZE: u16 = 100;
+
+    const fn new() -> Self {
+        Self {
+            blocks: Vec::new(),
+            next: 0,
+            left: 0,
+        }
+    }
+
+    fn next(&mut self) -> u16 {
+        if self.left == 0 {
+            let (block, first) = Self::block();
+            self.blocks.push(block);
+            (self.next, self.left) = (first, Self::SIZE);
+        }
+        let port = self.next;
+        self.next += 1;
+        self.left -= 1;
+        port
+    }
+
+    /// A block that no process has, and its first port.
+    fn block() -> (UdpSocket, u16) {
+        // Elsewhere each time, so that the ports of a process that has just ended are not the next ones.
+        let random = RandomState::new().hash_one(std::process::id()) % u64::from(Self::BLOCKS);
+        let from = u16::try_from(random).expect("smaller than BLOCKS");
+        (0..Self::BLOCKS)
+            .find_map(|number| {
+                let first = Self::FIRST + (from + number) % Self::BLOCKS * Self::SIZE;
+                let block = UdpSocket::bind((Ipv4Addr::LOCALHOST, first)).ok()?;
+                Some((block, first))
+            })
+            .expect("other test processes have all ports: wait until they have ended")
     }
 }
 
@@ -767,6 +809,8 @@ fn parse_version(text: &str) -> Option<Version> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -792,5 +836,12 @@ mod tests {
                 && !redis.is_at_least(Kind::Redis, 7, 2)
                 && !redis.is_at_least(Kind::Valkey, 7, 0)
         );
+    }
+
+    #[test]
+    fn two_processes_have_no_port_in_common() {
+        let (mut one, mut other) = (Ports::new(), Ports::new());
+        let ports: BTreeSet<_> = (0..150).flat_map(|_| [one.next(), other.next()]).collect();
+        assert_eq!(ports.len(), 300);
     }
 }
