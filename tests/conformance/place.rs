@@ -658,6 +658,8 @@ impl Standing {
     pub(crate) async fn abandon(self) -> Client {
         self.task.abort();
         let _ = self.task.await;
+        // A look that was under way is answered before this.
+        self.client.store.ping().await.unwrap();
         self.client
     }
 
