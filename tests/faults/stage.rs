@@ -124,7 +124,8 @@ pub(crate) fn releases(key: &str) -> impl Fn(&Command) -> bool + Send + use<> {
         command.is_script()
             && command.argument(3) == Some(&key)
             && command.argument(5).is_some_and(|channels| channels.ends_with("wake:"))
-            && command.argument(7) == Some("0")
+            // With nothing but the value behind them, or with the time to keep the key.
+            && [None, Some("0")].contains(&command.argument(7))
     }
 }
 

@@ -12,6 +12,7 @@ mod blocking;
 mod clock;
 mod identity;
 mod lock_thread;
+mod tokens;
 #[cfg(lock_simulation)]
 pub mod world;
 
@@ -279,6 +280,20 @@ impl Host {
             return Ok(());
         }
         getrandom::fill(bytes)
+    }
+
+    /// Returns 128 random bits that nobody else has.
+    ///
+    /// # Errors
+    /// Fails if the operating system provides no random bytes.
+    pub(crate) fn token(&self) -> Result<u128, getrandom::Error> {
+        #[cfg(lock_simulation)]
+        if self.0.world.is_some() {
+            let mut bytes = [0; size_of::<u128>()];
+            self.fill(&mut bytes)?;
+            return Ok(u128::from_ne_bytes(bytes));
+        }
+        tokens::next(self.now(), getrandom::fill)
     }
 
     /// Returns a number that no other host has drawn.

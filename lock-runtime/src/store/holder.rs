@@ -18,7 +18,7 @@ const DIGITS: &[u8; 16] = b"0123456789abcdef";
 /// # Errors
 /// Fails if the operating system provides no random bytes.
 pub(crate) fn new_value(host: &Host, function: &str, mode: &LockMode) -> Result<HolderValue, getrandom::Error> {
-    let token = new_token(host)?;
+    let token = host.token()?;
     let mut value = Value {
         text: [0; MAX_VALUE],
         length: 0,
@@ -44,7 +44,7 @@ pub(crate) fn new_value(host: &Host, function: &str, mode: &LockMode) -> Result<
 /// Fails if the operating system provides no random bytes.
 #[cfg(feature = "testing")]
 pub(crate) fn remote_value(function: &str, mode: &LockMode) -> Result<HolderValue, getrandom::Error> {
-    let token = new_token(&Host::process())?;
+    let token = Host::process().token()?;
     let class = mode.class().map(|class| format!("{class}:")).unwrap_or_default();
     let text = format!("{class}{token:0TOKEN_LENGTH$x}:another-host:1:{function}").into();
     let mode = mode.clone();
@@ -77,14 +77,6 @@ impl Value {
             self.length += text.len();
         }
     }
-}
-
-/// Draws a token. Tokens are not drawn in advance: two restores of one machine snapshot, or a
-/// process and its fork, would use the same ones.
-fn new_token(host: &Host) -> Result<u128, getrandom::Error> {
-    let mut bytes = [0; 16];
-    host.fill(&mut bytes)?;
-    Ok(u128::from_ne_bytes(bytes))
 }
 
 /// The value that a holder stores under a key: its unique token, a description of the holder, and

@@ -399,11 +399,16 @@ impl Watchdog {
             schedule.queue.insert((next, held.id), held);
         }
         schedule.ask_about_the_oldest(now);
-        let next = schedule.next();
-        schedule.armed = next;
-        if next.is_none() && !self.lasting {
+        let mut next = schedule.next();
+        if self.lasting {
+            // An alarm that nothing needs any more stays: locks that are taken and released one after
+            // the other would otherwise wake the lock thread each.
+            let alarm = schedule.armed.filter(|armed| *armed > now);
+            next = next.into_iter().chain(alarm).min();
+        } else if next.is_none() {
             schedule.running = false;
         }
+        schedule.armed = next;
         let servers: Vec<_> = schedule.due.keys().cloned().collect();
         let batches: Vec<_> = servers
             .into_iter()

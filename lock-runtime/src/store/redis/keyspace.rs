@@ -172,12 +172,13 @@ impl Keyspace {
 
     /// Returns the name of a key that belongs to a lock, and is in the same slot of a cluster.
     pub(super) fn beside(&self, what: &str, lock: &str) -> String {
-        let prefix = &self.prefix;
+        let prefix = self.prefix.as_str();
+        // `concat` allocates once, which `format!` does not.
         if lock.contains('}') {
-            let name = lock.strip_prefix(prefix.as_str()).unwrap_or(lock);
-            format!("{prefix}{RESERVED}{what}@{name}")
+            let name = lock.strip_prefix(prefix).unwrap_or(lock);
+            [prefix, RESERVED, what, "@", name].concat()
         } else {
-            format!("{prefix}{RESERVED}{what}:{{{lock}}}")
+            [prefix, RESERVED, what, ":{", lock, "}"].concat()
         }
     }
 

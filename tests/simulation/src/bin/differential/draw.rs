@@ -294,8 +294,13 @@ impl Draw<'_> {
             "release" | "shared_release" => {
                 let (count, keys) = with_queues(self);
                 let mut arguments = vec![channels];
+                let is_plain = name == "release" && self.one_in(2);
                 for _ in 0..count {
                     let value = self.value();
+                    if is_plain {
+                        arguments.push(value);
+                        continue;
+                    }
                     let member = self.member_or_none(&value);
                     arguments.extend([value, self.keep(), member, self.how()]);
                 }
