@@ -15,6 +15,7 @@ mod failover;
 mod handover;
 mod hot;
 mod inside;
+mod instructions;
 mod loss;
 mod memory;
 mod node;
@@ -45,10 +46,14 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 type Result<T = ()> = std::result::Result<T, Error>;
 
 /// All that can be run, in this order.
-const SCENARIOS: [(&str, &str); 21] = [
+const SCENARIOS: [(&str, &str); 22] = [
     (
         "uncontended",
         "rate, latency, commands and CPU of locks that nobody else wants, with 1 to 256 tasks",
+    ),
+    (
+        "instructions",
+        "instructions, allocations and system calls of such locks, which do not depend on other load; needs valgrind and strace",
     ),
     (
         "hot",
@@ -201,6 +206,7 @@ fn start(arguments: Vec<String>) -> Result {
         return match job.as_str() {
             "contest" => contest::child(rest),
             "crowd" => crowd::child(rest),
+            "sections" => instructions::child(rest),
             "transfers" => transfers::child(rest),
             other => Err(error(format!("there is no job {other:?}"))),
         };
@@ -247,6 +253,7 @@ async fn run(wanted: Wanted) -> Result {
 async fn one(scenario: &str, numbers: &[usize], size: Size) -> Result<Report> {
     match scenario {
         "uncontended" => uncontended::run(size).await,
+        "instructions" => instructions::run(size).await,
         "hot" => hot::run(size).await,
         "handover" => handover::run(size).await,
         "inside" => inside::run(size).await,

@@ -28,6 +28,7 @@ macro_rules! scenarios {
 
 scenarios! {
     uncontended_runs: "uncontended",
+    instructions_runs: "instructions",
     hot_runs: "hot",
     handover_runs: "handover",
     inside_runs: "inside",

@@ -55,7 +55,11 @@ pub(super) async fn connect(urls: &[String], variant: Variant) -> Result<Client>
             format!("redlock://{}", masters.join(","))
         }
     };
-    let builder = LockManager::builder(&url).default_lease(LEASE).default_wait(WAIT);
+    let builder = LockManager::builder(&url)
+        .default_lease(LEASE)
+        .default_wait(WAIT)
+        // A tool that counts instructions slows the process down by far.
+        .response_timeout(Duration::from_secs(20));
     let builder = match variant {
         Variant::HandoverOff => builder.handover(HandoverLimits::OFF),
         Variant::NeverLeftFree => builder.leave_free(Duration::ZERO, Duration::ZERO),
