@@ -1,5 +1,6 @@
-//! Moves every argument as a whole into the body, so that all arguments are dropped before the lock
-//! is released.
+//! Moves every argument as a whole into the body, so that all arguments, also unused ones, are
+//! dropped before the lock is released. An argument's destructor is part of the work, for example
+//! the end of a transaction.
 //!
 //! An `async` block captures only the variables that it mentions, and a pattern moves only what it
 //! binds; the rest would live on in the outer function until after the release. Each argument

@@ -1,7 +1,8 @@
 //! Calls that ask the store, as seen by the lock thread. A call may stop being polled at any await,
 //! and then blocks others with the place in front of its line and with the locks that the store has
 //! granted it or will grant it. The lock thread therefore asks such a call for a sign of life by
-//! waking it, and takes the place and the locks away if it is not polled.
+//! waking it, and takes the place and the locks away if it is not polled. The lock thread and the
+//! call take a grant out of one cell, so it is either released or held.
 
 use std::collections::BTreeMap;
 use std::fmt;

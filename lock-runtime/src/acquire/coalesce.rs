@@ -1,7 +1,8 @@
 //! Coalescing: calls of one annotated function that arrive while another one is under way receive a
 //! clone of its result instead of running. The first call is the leader, the only one that asks for
 //! the lock; later calls follow it. Together they are a flight, which lands when the leader shares
-//! its result.
+//! its result: after the release, and only if its body ended under its lock. The leader owns a
+//! `Leader`; dropping it gives the lead to the next call.
 //!
 //! The idea is that of Go's [`singleflight`](https://pkg.go.dev/golang.org/x/sync/singleflight),
 //! with two differences: the result of a leader that lost its lock is not shared, and if a leader

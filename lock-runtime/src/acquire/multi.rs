@@ -1,6 +1,5 @@
-//! Takes several locks at once.
-//!
-//! Deadlock-free: a call waits holding nothing, or only keys that come before the one it waits for.
+//! Takes several locks at once. Deadlock-free: a call waits holding nothing, or only keys that come
+//! before the one it waits for.
 
 use std::future::poll_fn;
 use std::pin::pin;

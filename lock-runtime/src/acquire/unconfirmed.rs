@@ -1,4 +1,6 @@
-//! Acquires whose outcome is not known yet.
+//! Acquires whose outcome is not known yet. Their clean-up is armed before the first byte is sent,
+//! and only a known outcome disarms it: a call can be dropped at any await, and its request may
+//! still take the lock.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,7 @@
-//! The locks under which the current code runs, and the handle to a held lock.
+//! The locks under which the current code runs, and the handle to a held lock. A call tree is the
+//! code that a body runs in its own task, during its poll: code in another task is inside none of
+//! the bodies on the thread's stack, since a task that a body drives for another caller is not
+//! cancelled with the body. A body learns of a loss only from its own questions.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;

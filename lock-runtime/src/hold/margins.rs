@@ -1,4 +1,10 @@
-//! The safety margin between the deadline of a lock and the expiry of its key.
+//! The safety margin between the deadline of a lock and the expiry of its key. The deadline counts
+//! from before the send of the command that set the expiry, and only a renewal, counted in the same
+//! way, moves it: the store's lease begins after the send, so the holder stops before the store
+//! grants the lock to another one. A renewal without an answer proves nothing and leaves the
+//! deadline. The deadline of a lock that the store's queue handed over counts from before the send
+//! of the script that took it for the whole lease. A lock that passes on inside the process keeps
+//! its deadline.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! The state of a call that holds a lock, shared by its guard, its handles and everything that can
-//! end the lock early.
+//! end the lock early. A lock has one `Hold`, and a guard for each call and task that is inside it.
+//! The last guard releases, since a nested call that outlives the outer one still needs the lock.
 
 mod backend;
 pub(crate) mod call_tree;

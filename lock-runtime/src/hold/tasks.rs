@@ -1,4 +1,7 @@
-//! The tasks that belong to a held lock. They end before the lock is released.
+//! The tasks that belong to a held lock. They end before the lock is released, whatever happens to
+//! the call: each has a guard of that lock and of each lock around it. The end of the first guard,
+//! that of the call that took the lock, ends the tasks, and a call that is awaited waits for them
+//! before it releases.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

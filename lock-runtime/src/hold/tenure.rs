@@ -1,5 +1,11 @@
 //! One grant of a lock by the store: the state that stays the same while the lock passes between
-//! calls of this process.
+//! calls of this process. A finding of the watchdog concerns the call that has the lock when the
+//! finding comes. Between two calls it stays with the tenure, and the next call asks the store
+//! instead. A call that receives the lock while a check is late waits for the answer before its
+//! body, so that few bodies begin under a lost lock however late the watchdog is. Without an answer
+//! within 250 ms, or within the rest of its `wait`, the lock goes back to the store. The store is
+//! asked for the lanes of the keys while nothing is locked, since it may report a loss at the same
+//! time.
 
 use std::fmt::{self, Debug};
 use std::ops::Deref;
@@ -435,7 +441,7 @@ impl Tenure {
 /// The servers that the keys of one lock lie on: a store and its lanes. Most locks have one lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Servers {
-    /// The store's number.
+    /// The store's number, which the host gives: an address could be that of a later store.
     store: u64,
     first: Lane,
     /// The other lanes, each once, in order.

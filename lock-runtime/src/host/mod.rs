@@ -1,4 +1,6 @@
-//! The surroundings of a manager: time, randomness, tasks, and the identity of its process.
+//! The surroundings of a manager: time, randomness, tasks, and the identity of its process. No
+//! other room asks for them by itself, so a simulation can replace all of them and a seed decides
+//! everything.
 //!
 //! A manager has one [`Host`], and everything in this crate that depends on its surroundings asks
 //! it. Clippy checks that no other room does so by itself, see `clippy.toml`. All managers of a process share one

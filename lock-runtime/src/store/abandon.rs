@@ -1,5 +1,7 @@
-//! Attempts and places in a queue that their calls have given up, and releases in the background: after a
-//! drop, a panic, a cancellation, or an attempt whose outcome is unknown.
+//! Attempts and places in a queue that their calls have given up, and releases in the background:
+//! after a drop, a panic, a cancellation, or an attempt whose outcome is unknown. A release never
+//! overtakes its acquire: it counts on the connection of an unanswered acquire, which orders the
+//! two, or on another one if it is sent so much later that the acquire has arrived if it ever does.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The modes in which a lock can be held.
+//! The modes in which a lock can be held. A holder's value shows its mode by the text before its
+//! token, so a store needs nothing else to know what to do with it.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,4 +1,7 @@
-//! The guard of a held lock, which releases the lock when it ends.
+//! The guard of a held lock, which releases the lock when it ends. It leaves the watchdog's
+//! schedule before it releases: the watchdog must not judge a lock that is being released, and a
+//! renewal still under way finds the key gone or, after a release with a minimum hold, under a
+//! changed value.
 
 mod branch;
 mod replicas;

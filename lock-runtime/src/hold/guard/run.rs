@@ -1,4 +1,6 @@
-//! Runs a body under its lock and checks the clock before every poll.
+//! Runs a body under its lock and checks the clock before every poll. No poll begins after the
+//! deadline, even if no report of a loss has arrived: a partition or a stopped process delivers
+//! none in time.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};

@@ -1,5 +1,9 @@
 //! One scheduler for all held locks: it renews them in time, many per round trip, and ends those
-//! that are lost.
+//! that are lost. No lock has a timer, task or thread of its own. The locks of each server are sent
+//! apart from those of the others, a few batches at once and the most urgent locks first, so a
+//! server that does not answer holds up no other server's locks. The schedule is locked before a
+//! lock's plan, and a tenure's state last. While the schedule is locked, no code awaits and no
+//! caller is woken: a waker may run any code at once, which may release a lock.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;

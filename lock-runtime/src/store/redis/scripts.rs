@@ -1,4 +1,7 @@
-//! The Lua scripts, each in the form that suits the server's version.
+//! The Lua scripts, each in the form that suits the server's version. Renewal, release and fence
+//! compare the holder's value and act in one script, since another client can act between two
+//! commands, and none of them creates a lock. A script that grants a lock takes the fencing token
+//! first, so one that fails halfway leaves no lock.
 
 use once_cell::sync::Lazy;
 use redis::Script;

@@ -1,14 +1,19 @@
-//! Waits for a lock in the server's queue, where a release hands it to the first waiter.
+//! Waits for a lock in the server's queue, where a release hands it to the first waiter. A message
+//! is only a hint: only the server's answer to the waiter's own question makes a lock held, extends
+//! a claim or yields a fencing token.
 //!
-//! A waiter joins the queue by one script and is notified by a message on its process's one
-//! channel, or in a cluster on one for each lock that it waits for. One task on the lock thread serves all waiters of the process: it listens, regularly
-//! tells the server that the process is alive, and finds locks whose handover message was lost. A
-//! waiter does none of this for another one, since it may never be polled again. While the task
-//! gets no answer, waiters look for themselves, on the connection of their own runtime.
+//! A waiter joins the queue by one script. A release sets the first waiter's value with a short
+//! expiry, the claim, and notifies its process by a message on the process's one channel, or in a
+//! cluster on one for each lock that it waits for. One task on the lock thread serves all waiters
+//! of the process: it listens, tells the server every 250 ms that the process is alive, and finds
+//! locks whose handover message was lost. A waiter does none of this for another one, since it may
+//! never be polled again. While the task gets no answer for a second, waiters look for themselves,
+//! on the connection of their own runtime, 400 times a second at most.
 //!
-//! A message is only a hint to look. Any client with permission to publish can send one, so the
-//! waiter asks the server by one script before it relies on having the lock. The same script
-//! extends the claim that it was handed to the whole lease, and takes the fencing token.
+//! Any client with permission to publish can send a message, so the waiter asks the server by one
+//! script before it relies on having the lock. The same script extends the claim that it was handed
+//! to the whole lease, and takes the fencing token. A value stands in a queue once; a waiter that
+//! lost its place joins with another value.
 
 mod heartbeat;
 mod look;
