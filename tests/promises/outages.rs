@@ -365,7 +365,7 @@ impl Overdue {
             turned_away.times() >= 4
         })
         .await;
-        assert_eq!((guard.handle().renewals(), guard.is_held()), (0, true));
+        assert_eq!((guard.handle().renewals(), guard.handle().is_held()), (0, true));
         Self {
             server,
             proxy,
@@ -410,7 +410,7 @@ async fn a_lock_that_could_not_be_renewed_is_lost_as_unreachable_though_checks_w
         stats.lost_unreachable + stats.lost_expired > 0
     })
     .await;
-    let lost = overdue.guard.lost().await;
+    let lost = overdue.guard.handle().lost().await;
     assert!(
         matches!(
             lost,
@@ -433,7 +433,7 @@ async fn a_renewal_is_tried_again_in_what_is_left_of_the_lease_however_long_it_h
     kit.unreachable_for(Duration::from_millis(27_500));
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!(
-        guard.is_held(),
+        guard.handle().is_held(),
         "lost though the store took renewals for a second of the lease"
     );
     assert!(guard.handle().renewals() > 0);
@@ -518,7 +518,7 @@ async fn a_store_is_told_of_a_late_renewal_while_most_of_the_time_is_left() {
         let store = Arc::new(SilentRenewals::default());
         let builder = LockManager::builder("memory://").store(store.clone());
         let guard = builder.build().unwrap().lock("k").lease(lease).acquire().await.unwrap();
-        assert!(guard.lost().await.is_lost());
+        assert!(guard.handle().lost().await.is_lost());
         let told_after = *store.told_after.get().expect("it is never told");
         // A timer counts whole milliseconds.
         let latest = (lease / 12).min(Duration::from_millis(200)) + Duration::from_millis(2);

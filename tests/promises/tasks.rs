@@ -430,7 +430,7 @@ async fn tasks_of_a_lock_that_has_ended_are_not_run() {
     guard.handle().cancellation_token().cancel();
     let task = guard.handle().spawn(async { 7 });
     assert_eq!(task.await.unwrap(), 7);
-    assert!(!guard.handle().cancellation_token().is_cancelled() && guard.is_held());
+    assert!(!guard.handle().cancellation_token().is_cancelled() && guard.handle().is_held());
     guard.release().await.unwrap();
 }
 
