@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use lock_runtime::clock::{Clock, Moment};
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{
     AcquireRequest, Attempt, Fence, HolderValue, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
 };
-use lock_runtime::{Clock, LockError, LockManager, LostReason, Moment, current};
+use lock_runtime::{LockError, LockManager, LostReason, current};
 use lock_tests::clock::{kept_for, ticking};
 use lock_tests::{Action, PATIENCE, Proxy, Server, Stamp, StoreJudge, eventually, lock_child};
 use tokio::sync::Notify;

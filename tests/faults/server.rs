@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use lock_runtime::clock::Clock;
 use lock_runtime::store::StoreError;
-use lock_runtime::{Clock, LockError, LostReason, current};
+use lock_runtime::{LockError, LostReason, current};
 use lock_tests::proxy::Close;
 use lock_tests::{Action, PATIENCE, Proxy, Server, chain, eventually};
 

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use lock_runtime::clock::{Clock, Moment};
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::{
     AcquireRequest, Attempt, Fence, HolderValue, Lane, LockStore, LossHint, LossReceiver, Ownership, ReleaseRequest,
     RenewRequest, StoreFuture,
 };
-use lock_runtime::{Clock, LockError, LockManager, LostReason, Moment, OnLost, ServerState, current};
+use lock_runtime::{LockError, LockManager, LostReason, OnLost, ServerState, current};
 use lock_tests::patience::eventually_blocking;
 use lock_tests::{PATIENCE, Proxy, Server, Stamp, cases, eventually, eventually_some, lock_child};
 

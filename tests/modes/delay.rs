@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{BootClock, Clock, LockError, LockManager, Moment};
+use lock_runtime::clock::{BootClock, Clock, Moment};
+use lock_runtime::{LockError, LockManager};
 use lock_tests::clock::kept_for;
 use lock_tests::{PATIENCE, Server, lock_child, patient};
 use tokio::time::Instant;

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use lock_runtime::clock::{BootClock, Clock, Moment};
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::{
     AcquireRequest, Attempt, Fence, HolderValue, Lane, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
 };
 use lock_runtime::testing::TestLocks;
-use lock_runtime::{Backoff, BootClock, Clock, LockError, LockGuard, LockManager, LostReason, Moment};
+use lock_runtime::{Backoff, LockError, LockGuard, LockManager, LostReason};
 use lock_tests::clock::ticking;
 use lock_tests::proxy::Close;
 use lock_tests::{Action, Command, Flow, PATIENCE, Proxy, Server, Stamp, eventually, lock_child, patient};

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use lock_runtime::{BootClock, Clock, HeldLock, LockError, LockManager, Moment, OnLost, current};
+use lock_runtime::clock::{BootClock, Clock, Moment};
+use lock_runtime::{HeldLock, LockError, LockManager, OnLost, current};
 use lock_tests::{PATIENCE, Server, eventually, patient};
 
 /// So long that nothing ends it but what the test does.

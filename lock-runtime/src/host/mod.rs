@@ -9,7 +9,7 @@
 
 mod backoff;
 mod blocking;
-mod clock;
+pub mod clock;
 mod identity;
 mod lock_thread;
 #[cfg(lock_simulation)]
@@ -36,7 +36,7 @@ use tokio::task::JoinHandle;
 
 pub use self::backoff::Backoff;
 pub(crate) use self::blocking::block_on;
-pub use self::clock::{BootClock, Clock, Moment, TokioClock};
+pub(crate) use self::clock::{BootClock, Clock, Moment, TokioClock};
 use crate::host::clock::tokio_clock_is_paused;
 use crate::host::lock_thread::LockThread;
 

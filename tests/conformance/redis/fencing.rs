@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use lock_runtime::{Clock, FencingToken, LockError, LockManager, LostReason, Moment};
+use lock_runtime::clock::{Clock, Moment};
+use lock_runtime::{FencingToken, LockError, LockManager, LostReason};
 use lock_tests::server::Persistence;
 use lock_tests::{Server, eventually_some, patient};
 
