@@ -205,7 +205,7 @@ impl LockManager {
         LockRequest::new(Some(self.clone()), names, CallSite::default())
     }
 
-    /// Returns a snapshot of this manager's counters.
+    /// Returns a snapshot of this manager's gauges and counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.stats.read()
