@@ -25,11 +25,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use once_cell::sync::Lazy;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -132,7 +131,7 @@ impl Host {
             world::current_runtime().is_none(),
             "a simulated process reaches for the real one"
         );
-        static PROCESS: Lazy<Host> = Lazy::new(|| Host(Arc::default()));
+        static PROCESS: LazyLock<Host> = LazyLock::new(|| Host(Arc::default()));
         PROCESS.clone()
     }
 

@@ -9,6 +9,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use futures_util::future::join_all;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::error::EndCause;
@@ -311,27 +312,8 @@ async fn give_back(held: &Hold, key: &str, place: Option<QueueHead>) -> Result<O
 
 /// Releases all keys in the store at once. Returns the worst answer.
 async fn give_back_all(held: &Hold) -> Result<Ownership, StoreError> {
-    let mut answers: Vec<_> = held
-        .keys()
-        .iter()
-        .map(|key| (Box::pin(give_back(held, key, None)), None))
-        .collect();
-    poll_fn(|cx| {
-        for (asked, answer) in &mut answers {
-            if answer.is_none()
-                && let Poll::Ready(ready) = asked.as_mut().poll(cx)
-            {
-                *answer = Some(ready);
-            }
-        }
-        if answers.iter().all(|(_, answer)| answer.is_some()) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-    let mut answers = answers.into_iter().filter_map(|(_, answer)| answer);
+    let answers = join_all(held.keys().iter().map(|key| give_back(held, key, None))).await;
+    let mut answers = answers.into_iter();
     answers.try_fold(Ownership::Owned, |worst, answer| Ok(worst.or(answer?)))
 }
 
