@@ -235,7 +235,7 @@ async fn held(report: &mut Report, cluster: &ClusterGroup, size: Size) -> Result
         count(locks),
         ratio(cpu.as_secs_f64() * 1e6, ratio(locks, 1.0) * seconds),
         ratio(called, ratio(locks, 1.0) * seconds),
-        guards.iter().filter(|guard| !guard.is_held()).count()
+        guards.iter().filter(|guard| !guard.handle().is_held()).count()
     ));
     for guard in guards {
         guard.release().await?;

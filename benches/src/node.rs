@@ -103,7 +103,7 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
     report
         .verdicts
         .push(Verdict::at_most(3, what, 0.0, all[1].1.float(), ""));
-    let lost = held.iter().filter(|guard| !guard.is_held()).count();
+    let lost = held.iter().filter(|guard| !guard.handle().is_held()).count();
     let what = "locks of the silent node that were lost, though each window is shorter than their lease";
     report.verdicts.push(Verdict::at_most(3, what, 0.0, lost.float(), ""));
     for guard in held {

@@ -303,8 +303,8 @@ impl Storm {
         while let Some(ended) = self.tasks.join_next().await {
             ended??;
         }
-        let lost = self.kept.iter().filter(|guard| !guard.is_held()).count();
-        for guard in self.kept.into_iter().filter(LockGuard::is_held) {
+        let lost = self.kept.iter().filter(|guard| !guard.handle().is_held()).count();
+        for guard in self.kept.into_iter().filter(|guard| guard.handle().is_held()) {
             guard.release().await?;
         }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

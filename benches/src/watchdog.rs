@@ -64,7 +64,12 @@ async fn measure(report: &mut Report, panel: &mut Panel, count: usize, lease: Du
     while watch.elapsed() < cycle {
         tokio::time::sleep(lease / 150).await;
         let sampled = guards.iter().step_by(count.div_ceil(SAMPLED));
-        shortest = shortest.min(sampled.map(LockGuard::remaining).min().unwrap_or_default());
+        shortest = shortest.min(
+            sampled
+                .map(|guard| guard.handle().remaining())
+                .min()
+                .unwrap_or_default(),
+        );
         progress.set_position(watch.elapsed().as_secs());
     }
     progress.finish_and_clear();

@@ -1,14 +1,15 @@
-//! Errors of locks and of managers. Every message, read with its sources, tells the reader what to
-//! do next.
+//! Errors of locks, managers and stores. Every message, read with its sources, tells the reader
+//! what to do next.
 
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
 use crate::key::{KeyError, KeyProblem};
+use crate::store::LOOK_FIRST;
 use crate::store::holder::Holder;
 use crate::store::limits::{MAX_LEASE, MIN_LEASE};
-use crate::store::{LOOK_FIRST, StoreError};
+pub use crate::store::{Effect, StoreError};
 
 /// The reason why a lock could not be taken, or why a body that held it did not succeed.
 ///

@@ -52,7 +52,7 @@
 //! was sent, minus 1 % and 2 ms for clock drift, and minus the manager's
 //! [`skew`](LockManagerBuilder::skew). No poll of the body begins after that deadline, so no other
 //! holder can be granted the lock while a body that yields is still running, whatever the network
-//! does. The default clock, [`BootClock`], includes the time for which the host is suspended.
+//! does. The default clock, [`BootClock`](clock::BootClock), includes the time for which the host is suspended.
 //!
 //! # What is not guaranteed
 //!
@@ -71,7 +71,7 @@ mod attribute;
 #[cfg(feature = "axum")]
 mod axum;
 mod diagnostics;
-mod error;
+pub mod error;
 mod hold;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 mod host;
@@ -86,6 +86,7 @@ mod store;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod testing;
 
+#[doc(inline)]
 pub use error::{ConfigError, LockError, LostReason};
 pub use hold::call_tree::{HeldLock, current};
 pub use hold::guard::LockGuard;
@@ -93,7 +94,7 @@ pub use hold::{HandoverLimits, OnLost};
 #[cfg(lock_simulation)]
 #[doc(hidden)]
 pub use host::world;
-pub use host::{Backoff, BootClock, Clock, Moment, TokioClock};
+pub use host::{Backoff, clock};
 pub use key::{KeyProblem, MAX_KEY_LEN, MAX_KEYS};
 pub use lock_macros::distributed_lock;
 pub use manager::global::{global, init, init_with};
@@ -107,7 +108,7 @@ pub use store::redis::credentials::Credentials;
 #[cfg(lock_simulation)]
 #[doc(hidden)]
 pub use store::redis::script_texts;
-pub use store::{Effect, FencingToken, LockMode, StoreError};
+pub use store::{FencingToken, LockMode, StoreError};
 
 /// Functions for the code that the attribute generates. Not a public interface.
 #[doc(hidden)]

@@ -1,15 +1,33 @@
-//! Counters of a manager's locks.
+//! Counters and gauges of a manager's locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::error::EndCause;
 use crate::error::LostReason;
 
-/// A snapshot of a manager's counters since its creation. See
+/// A snapshot of a manager's gauges, and of its counters since its creation. See
 /// [`LockManager::stats`](crate::LockManager::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
+    /// The number of locks held now: from the grant until the call begins to release the lock or hands
+    /// it over, or the lock is lost. The locks of several keys that one call takes count as one, and a
+    /// nested call that re-enters a lock does not count. Zero after a
+    /// [`shutdown`](crate::LockManager::shutdown).
+    ///
+    /// A lock whose guard is leaked, for example by [`std::mem::forget`], counts until it ends by its
+    /// `max_renewals`, `max_hold` or, with `renew(false)`, its lease.
+    pub held: u64,
+    /// The number of calls that wait for a lock now: from their first poll until they get the lock,
+    /// fail or are dropped. A call whose first attempt is under way counts, and so does a call that
+    /// waits for another call's result under `coalesce`; a nested call that re-enters a lock does not.
+    /// Zero after a [`shutdown`](crate::LockManager::shutdown).
+    pub waiting: u64,
+    /// The time that calls have waited, in all: calls that have got their lock or another call's
+    /// result, that have failed, and that were dropped before; not those that are
+    /// [`waiting`](Self::waiting). The time of each call is rounded down to microseconds.
+    pub waited: Duration,
     /// The number of locks acquired.
     pub acquired: u64,
     /// The number of acquired locks that another call of this process handed over, without a round
@@ -44,6 +62,10 @@ pub struct Stats {
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    held: AtomicU64,
+    waiting: AtomicU64,
+    /// In microseconds: nanoseconds would overflow within three weeks while 10,000 calls wait.
+    waited: AtomicU64,
     acquired: AtomicU64,
     passed: AtomicU64,
     coalesced: AtomicU64,
@@ -77,6 +99,28 @@ pub(crate) enum Event {
 }
 
 impl Counters {
+    /// Counts a call that begins to wait. It calls [`waited`](Self::waited) once it no longer does.
+    pub(crate) fn waits(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a call out that has waited for `span`.
+    pub(crate) fn waited(&self, span: Duration) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        self.waited.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// Counts a held lock, until [`ends`](Self::ends) is called for it.
+    pub(crate) fn holds(&self) {
+        self.held.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a lock out that a call no longer holds.
+    pub(crate) fn ends(&self) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn count(&self, event: Event) {
         let counter = match event {
             Event::Acquired => &self.acquired,
@@ -100,6 +144,9 @@ impl Counters {
     pub(crate) fn read(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
+            held: read(&self.held),
+            waiting: read(&self.waiting),
+            waited: Duration::from_micros(read(&self.waited)),
             acquired: read(&self.acquired),
             passed: read(&self.passed),
             coalesced: read(&self.coalesced),
@@ -113,5 +160,183 @@ impl Counters {
             hung: read(&self.hung),
             overruns: read(&self.overruns),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
+
+    use crate::{LockError, LockManager, LockRequest};
+
+    type Outcome = Result<(), Box<dyn Error>>;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Returns the numbers of locks held and calls waiting.
+    fn gauges(locks: &LockManager) -> (u64, u64) {
+        let stats = locks.stats();
+        (stats.held, stats.waiting)
+    }
+
+    fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Output> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// The ways in which a call waits.
+    fn requests(locks: &LockManager) -> [LockRequest; 4] {
+        [
+            locks.lock("k"),
+            locks.lock("k").fair(),
+            locks.lock("k").semaphore(1),
+            locks.lock_all(["k", "other"]),
+        ]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiting_call_counts_until_it_is_dropped_at_whichever_await() -> Outcome {
+        let locks = LockManager::builder("memory://").build()?;
+        for at in 0..requests(&locks).len() {
+            let holder = requests(&locks)[at].clone().acquire().await?;
+            assert_eq!(gauges(&locks), (1, 0));
+            for polls in 1..6 {
+                let before = locks.stats().waited;
+                {
+                    let mut first = pin!(requests(&locks)[at].clone().acquire());
+                    let mut second = pin!(requests(&locks)[at].clone().acquire());
+                    assert_eq!(gauges(&locks), (1, 0), "a call that was never polled waits");
+                    for _ in 0..polls {
+                        assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());
+                        assert_eq!(gauges(&locks), (1, 2), "request {at}, {polls} polls");
+                        tokio::time::sleep(SECOND / 10).await;
+                    }
+                }
+                assert_eq!(gauges(&locks), (1, 0), "request {at}, {polls} polls");
+                let waited = locks.stats().waited.saturating_sub(before);
+                assert_eq!(waited.as_millis(), u128::from(polls * 200_u32), "request {at}");
+            }
+            holder.release().await?;
+            assert_eq!(gauges(&locks), (0, 0));
+        }
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_waited_is_that_of_calls_that_have_got_their_lock_and_of_those_that_have_failed() -> Outcome {
+        let locks = LockManager::builder("memory://").build()?;
+        let holder = locks.lock("k").acquire().await?;
+        assert_eq!(locks.stats().waited, Duration::ZERO);
+        let busy = locks.lock("k").wait(5 * SECOND).acquire().await;
+        let Err(LockError::Busy { waited, .. }) = busy else {
+            return Err("not busy".into());
+        };
+        assert_eq!(locks.stats().waited.as_micros(), waited.as_micros());
+        let mut next = pin!(locks.lock("k").acquire());
+        assert!(poll(next.as_mut()).is_pending());
+        tokio::time::sleep(2 * SECOND).await;
+        assert_eq!(locks.stats().waited.as_micros(), waited.as_micros(), "it still waits");
+        holder.release().await?;
+        next.await?.release().await?;
+        let all = locks.stats().waited;
+        assert!((waited + 2 * SECOND..waited + 3 * SECOND).contains(&all), "{all:?}");
+        assert_eq!(gauges(&locks), (0, 0));
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_passes_from_call_to_call_is_held_by_one_of_them_at_a_time() -> Outcome {
+        let locks = LockManager::builder("memory://").build()?;
+        let first = locks.lock("k").acquire().await?;
+        let mut second = pin!(locks.lock("k").acquire());
+        let mut third = pin!(locks.lock("k").acquire());
+        assert!(poll(second.as_mut()).is_pending() && poll(third.as_mut()).is_pending());
+        assert_eq!(gauges(&locks), (1, 2));
+        first.release().await?;
+        assert_eq!(
+            gauges(&locks),
+            (0, 2),
+            "no call holds the lock until the next one takes it over"
+        );
+        let second = second.await?;
+        assert_eq!((gauges(&locks), locks.stats().passed), ((1, 1), 1));
+        second.release().await?;
+        let third = third.await?;
+        assert_eq!((gauges(&locks), locks.stats().passed), ((1, 0), 2));
+        drop(third);
+        assert_eq!(gauges(&locks), (0, 0));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_nested_call_counts_neither_as_waiting_nor_as_another_lock() -> Outcome {
+        let locks = LockManager::builder("memory://").build()?;
+        let nested = locks.lock("k").run(async {
+            assert_eq!(gauges(&locks), (1, 0));
+            let again = locks.lock("k").reentrant().acquire().await?;
+            assert_eq!(gauges(&locks), (1, 0));
+            let other = locks.lock("other").acquire().await?;
+            assert_eq!(gauges(&locks), (2, 0));
+            other.release().await?;
+            again.release().await?;
+            assert_eq!(gauges(&locks), (1, 0), "the outer call still holds it");
+            let refused = locks.lock("k").acquire().await;
+            assert!(matches!(refused, Err(LockError::WouldDeadlock { .. })));
+            Ok::<_, LockError>(())
+        });
+        nested.await??;
+        assert_eq!(gauges(&locks), (0, 0));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_dropped_body_and_a_cancelled_one_hold_no_lock() -> Outcome {
+        let locks = LockManager::builder("memory://").build()?;
+        {
+            let mut call = pin!(locks.lock("k").run(std::future::pending::<()>()));
+            assert!(poll(call.as_mut()).is_pending());
+            assert_eq!(gauges(&locks), (1, 0));
+        }
+        assert_eq!(gauges(&locks), (0, 0));
+        let call = locks.lock("k").run(async {
+            assert!(locks.force_release("k").await.is_ok_and(|released| released));
+            let lock = crate::current().ok_or("no lock")?;
+            assert!(lock.verify().await.is_err());
+            assert_eq!(gauges(&locks), (0, 0), "a lost lock is held");
+            std::future::pending::<Result<(), &str>>().await
+        });
+        assert!(matches!(call.await, Err(LockError::Lost { .. })));
+        assert_eq!(gauges(&locks), (0, 0));
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leaked_guard_counts_until_its_lease_is_over() -> Outcome {
+        let locks = LockManager::builder("memory://").build()?;
+        std::mem::forget(locks.lock("k").lease(SECOND).renew(false).acquire().await?);
+        assert_eq!(gauges(&locks), (1, 0));
+        tokio::time::sleep(2 * SECOND).await;
+        assert_eq!(gauges(&locks), (0, 0));
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_held_and_no_call_waits_after_a_shutdown() -> Outcome {
+        let locks = LockManager::builder("memory://").build()?;
+        let kept = locks.lock("k").acquire().await?;
+        let waiting = tokio::spawn(locks.lock("k").wait(3600 * SECOND).acquire());
+        while gauges(&locks) != (1, 1) {
+            tokio::task::yield_now().await;
+        }
+        locks.shutdown().await;
+        assert_eq!(gauges(&locks), (0, 0));
+        assert!(matches!(waiting.await?, Err(LockError::Closed { .. })));
+        let refused = locks.lock("other").acquire().await;
+        assert!(matches!(refused, Err(LockError::Closed { .. })));
+        drop(kept);
+        assert_eq!(gauges(&locks), (0, 0));
+        Ok(())
     }
 }

@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use lock_runtime::clock::Moment;
 use lock_runtime::store::{
     AcquireRequest, Attempt, Fence, HolderValue, LockStore, Ownership, QueueOutcome, QueueRequest, ReleaseRequest,
     RenewRequest, StoreError, StoreFuture,
 };
-use lock_runtime::{Backoff, Holder, LockManager, LockRequest, Moment};
+use lock_runtime::{Backoff, Holder, LockManager, LockRequest};
 use lock_tests::{PATIENCE, eventually};
 
 use crate::dropping::{count_polls, drop_after};

@@ -59,8 +59,8 @@ async fn an_exclusive_lock_is_renewed_there_beside_a_shared_one_that_has_left() 
             }
         };
         tokio::time::timeout(PATIENCE, both).await.unwrap();
-        exclusive.verify().await.unwrap();
-        shared.verify().await.unwrap();
+        exclusive.handle().verify().await.unwrap();
+        shared.handle().verify().await.unwrap();
         cluster.move_keys(slot, from, to);
         cluster.close_move(slot, from, to).await;
         exclusive.release().await.unwrap();

@@ -38,7 +38,7 @@ async fn an_exclusive_lock_is_taken_kept_and_released_on_either_side() {
             let (from, to) = open(&cluster, key, with_keys).await;
             let refused = others.lock(key).wait(Duration::ZERO).acquire().await;
             assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
-            held.verify().await.unwrap();
+            held.handle().verify().await.unwrap();
             held.release().await.unwrap();
             // It is free now, so whoever takes it does so at the target.
             let held = request.acquire().await.unwrap();
@@ -46,9 +46,9 @@ async fn an_exclusive_lock_is_taken_kept_and_released_on_either_side() {
             assert!(cluster.server(to).holds(&whole), "{key}");
             let refused = others.lock(key).wait(Duration::ZERO).acquire().await;
             assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
-            held.verify().await.unwrap();
+            held.handle().verify().await.unwrap();
             cluster.close_move(slot_of(&cluster, key), from, to).await;
-            held.verify().await.unwrap();
+            held.handle().verify().await.unwrap();
             held.release().await.unwrap();
         }
     }
@@ -79,7 +79,10 @@ async fn locks_of_every_mode_are_kept_and_released_while_their_slots_are_half_mo
     for (key, held, before, from, to) in all {
         let (what, renewals) = (format!("a renewal of `{key}`"), held.handle().clone());
         eventually(&what, || async { renewals.renewals() > before }).await;
-        held.verify().await.unwrap_or_else(|error| panic!("{key}: {error}"));
+        held.handle()
+            .verify()
+            .await
+            .unwrap_or_else(|error| panic!("{key}: {error}"));
         held.release().await.unwrap_or_else(|error| panic!("{key}: {error}"));
         cluster.close_move(slot_of(&cluster, key), from, to).await;
     }

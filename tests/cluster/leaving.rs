@@ -40,7 +40,7 @@ async fn a_node_whose_slots_are_all_given_away_is_left_and_used_again_when_it_ha
         locks.health().servers.len() == 2 && connections(leaving) == of_the_test
     })
     .await;
-    held.verify().await.unwrap();
+    held.handle().verify().await.unwrap();
     assert!(!waiting.is_finished());
     held.release().await.unwrap();
     waiting.await.unwrap().unwrap();
@@ -102,6 +102,9 @@ async fn a_node_that_was_reset_does_not_speak_for_the_cluster_while_no_other_one
     assert_eq!(health.servers.len(), 3, "{health:?}");
     assert!(!health.is_ready(), "{health:?}");
     others().for_each(|other| other.resume());
-    eventually("the lock to be found", || async { held.verify().await.is_ok() }).await;
+    eventually("the lock to be found", || async {
+        held.handle().verify().await.is_ok()
+    })
+    .await;
     held.release().await.unwrap();
 }

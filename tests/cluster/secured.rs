@@ -102,7 +102,10 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed()
         let to = cluster.other_master(from);
         cluster.open_move(slot, from, to);
         cluster.move_keys(slot, from, to);
-        held.verify().await.unwrap_or_else(|error| panic!("{key}: {error}"));
+        held.handle()
+            .verify()
+            .await
+            .unwrap_or_else(|error| panic!("{key}: {error}"));
         cluster.close_move(slot, from, to).await;
         held.release().await.unwrap_or_else(|error| panic!("{key}: {error}"));
         drop(waiting.await.unwrap());
@@ -131,10 +134,10 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed()
     let to = cluster.other_master(from);
     cluster.open_move(slot, from, to);
     cluster.move_keys(slot, from, to);
-    assert!(held.verify().await.is_err());
+    assert!(held.handle().verify().await.is_err());
     cluster.close_move(slot, from, to).await;
     eventually("the holder to be found at the target", || async {
-        held.verify().await.is_ok()
+        held.handle().verify().await.is_ok()
     })
     .await;
     held.release().await.unwrap();

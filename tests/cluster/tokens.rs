@@ -19,7 +19,7 @@ async fn a_token_for_several_slots_is_between_those_before_and_after_it_in_each(
         let request = locks.lock_all(keys.to_vec());
         let request = if is_with_lock { request.fencing() } else { request };
         let held = request.acquire().await.unwrap();
-        let token = held.fencing_token().await.unwrap().get();
+        let token = held.handle().fencing_token().await.unwrap().get();
         held.release().await.unwrap();
         token
     };

@@ -88,7 +88,7 @@ fn paused_clocks_of_two_runtimes_that_share_a_manager_do_not_touch_each_other() 
             began.send(()).unwrap();
             // The runtime stands still meanwhile; no time passes there.
             let _ = ended.recv();
-            assert!(guard.is_held(), "another runtime's time ended the lock");
+            assert!(guard.handle().is_held(), "another runtime's time ended the lock");
             guard.release().await.unwrap();
         });
     });

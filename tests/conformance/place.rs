@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use lock_runtime::clock::{BootClock, Clock, TokioClock};
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::quorum::QuorumStore;
 use lock_runtime::store::redis::{ClusterStore, RedisStore};
@@ -13,7 +14,7 @@ use lock_runtime::store::{
     AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, ContentionSlot, Fence, HolderValue, LockStore, Ownership,
     QueueOutcome, QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
 };
-use lock_runtime::{BootClock, Clock, FencingToken, LockError, LostReason, MAX_LEASE, TokioClock};
+use lock_runtime::{FencingToken, LockError, LostReason, MAX_LEASE};
 use lock_tests::{ClusterGroup, PATIENCE, SentinelGroup, Server, permissions};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use lock_runtime::clock::{Clock, Moment};
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{
     AcquireRequest, Attempt, Fence, HolderValue, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
 };
-use lock_runtime::{Clock, LockError, LockManager, LostReason, Moment, current};
+use lock_runtime::{LockError, LockManager, LostReason, current};
 use lock_tests::clock::{kept_for, ticking};
 use lock_tests::{Action, PATIENCE, Proxy, Server, Stamp, StoreJudge, eventually, lock_child};
 use tokio::sync::Notify;
@@ -73,7 +74,7 @@ async fn stopped_beyond_its_lease(server: &Server) -> Option<Duration> {
     let locks = connected(&server.url()).await;
     let request = locks.lock("stopped").lease(LONG).wait(PATIENCE).fencing();
     let guard = request.acquire().await.unwrap();
-    let second = guard.fencing_token().await.unwrap().get();
+    let second = guard.handle().fencing_token().await.unwrap().get();
     assert!(second > first);
     assert!(judge.write("successor", second));
 
@@ -86,7 +87,7 @@ async fn stopped_beyond_its_lease(server: &Server) -> Option<Duration> {
     child.say(&format!("write {}", resource.url()));
     let wrote = child.line("wrote").await;
     assert_eq!(wrote.words(), ["false"], "the fenced resource took a stale write");
-    guard.verify().await.expect("the successor is not disturbed");
+    guard.handle().verify().await.expect("the successor is not disturbed");
     guard.release().await.unwrap();
 
     let late = last_poll.parse::<Stamp>().unwrap().since(stopped);
@@ -254,7 +255,7 @@ fn a_runtime_that_is_shut_down_releases_its_locks() {
             drop(runtime);
         }
         // The guard outlived its runtime; nothing panics when it goes.
-        assert!(guard.is_held() && server.exists(&stored("guard")));
+        assert!(guard.handle().is_held() && server.exists(&stored("guard")));
         drop(guard);
         lock_tests::patience::eventually_blocking("both locks to be released", || {
             !server.exists(&stored("guard")) && !server.exists(&stored("body"))

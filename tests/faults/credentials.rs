@@ -51,7 +51,7 @@ async fn each_connection_is_made_with_the_credentials_that_the_function_provides
     rotate(&server, "second");
     eventually("the manager to log in with the new password", || takes_a_lock(&locks)).await;
     eventually("the renewals' connection to log in", || async {
-        guard.verify().await.is_ok()
+        guard.handle().verify().await.is_ok()
     })
     .await;
     guard.release().await.unwrap();

@@ -147,8 +147,8 @@ async fn no_setting_overflows() {
             .acquire()
             .await
             .unwrap();
-        guard.ensure(Duration::ZERO).unwrap();
-        assert!(guard.ensure(Duration::MAX).is_err());
+        guard.handle().ensure(Duration::ZERO).unwrap();
+        assert!(guard.handle().ensure(Duration::MAX).is_err());
         guard.release().await.unwrap();
         locks.shutdown().await;
         // A skew that uses up the lease leaves none.
@@ -208,8 +208,8 @@ async fn a_hostile_key_is_stored_as_it_is_or_refused() {
             .acquire()
             .await
             .unwrap_or_else(|error| panic!("{key:?}: {error}"));
-        assert_eq!(guard.key(), key);
-        guard.verify().await.unwrap();
+        assert_eq!(guard.handle().key(), key);
+        guard.handle().verify().await.unwrap();
         guards.push(guard);
     }
     let mut keys: Vec<String> = hostile.iter().map(|key| stored(key)).collect();
@@ -460,10 +460,13 @@ async fn no_time_out_overflows() {
             .acquire()
             .await
             .unwrap();
-        guard.verify().await.unwrap();
+        guard.handle().verify().await.unwrap();
         // It waits for the guard, for as long as the lease and the longest answer last.
         let down = tokio::spawn(async move { locks.shutdown().await });
-        lock_tests::eventually("the lock to end with its manager", || async { !guard.is_held() }).await;
+        lock_tests::eventually("the lock to end with its manager", || async {
+            !guard.handle().is_held()
+        })
+        .await;
         drop(guard);
         down.await.expect("no panic");
     }

@@ -466,9 +466,9 @@ async fn a_loss_is_noticed_early_after_the_renewals_got_another_connection() {
         renews("short", lease)(command) && command.connection > checked.connection && command.reply.is_some()
     };
     proxy.wait_for("the renewal on another connection", renewed).await;
-    assert!(short.is_held() && long.is_held());
+    assert!(short.handle().is_held() && long.handle().is_held());
     server.cmd(&["DEL", &stored("long")]);
-    let lost = tokio::time::timeout(PATIENCE, long.lost()).await;
+    let lost = tokio::time::timeout(PATIENCE, long.handle().lost()).await;
     let lost = lost.expect("long before its next renewal");
     assert!(
         matches!(
@@ -519,7 +519,7 @@ async fn a_fixed_lease_that_ends_is_expired_whatever_its_server_does() {
     let guard = request.acquire().await.unwrap();
     server.pause();
     clock.jump(LONG);
-    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
+    let lost = tokio::time::timeout(PATIENCE, guard.handle().lost()).await.unwrap();
     server.resume();
     assert!(
         matches!(

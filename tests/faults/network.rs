@@ -27,12 +27,12 @@ async fn held_in_spite_of(fault: Action) {
         .await
         .expect("a later attempt succeeds");
     assert_eq!(hit.times(), 1);
-    assert!(guard.is_held() && server.exists(&stored("faulty")));
+    assert!(guard.handle().is_held() && server.exists(&stored("faulty")));
     // Whatever cleans up after the first attempt must leave the second one's lock alone.
     tokio::time::sleep(ANSWER * 3).await;
     // The manager is a hurried one, which a busy machine answers too late now and then.
     eventually("the lock to be known as held", || async {
-        match guard.verify().await {
+        match guard.handle().verify().await {
             Ok(_) => true,
             Err(LockError::Store { .. }) => false,
             Err(error) => panic!("{error:?}"),
@@ -184,7 +184,7 @@ async fn a_grant_that_took_longer_than_the_lease_is_given_back() {
     clock.jump(LONG);
     proxy.release();
     let guard = acquire.await.unwrap().unwrap();
-    assert!(guard.is_held(), "a lock is never granted after its end");
+    assert!(guard.handle().is_held(), "a lock is never granted after its end");
     assert_ne!(server.value(&stored("slow")), first, "it was relied on after its end");
     guard.release().await.unwrap();
     gone(&server, "slow").await;

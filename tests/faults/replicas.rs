@@ -87,7 +87,10 @@ async fn a_body_begins_when_replicas_have_its_lock() {
         for replica in &replicas {
             let names = replica.keys();
             assert!(
-                guard.keys().all(|key| names.iter().any(|name| name.ends_with(key))),
+                guard
+                    .handle()
+                    .keys()
+                    .all(|key| names.iter().any(|name| name.ends_with(key))),
                 "{names:?}"
             );
         }
@@ -311,7 +314,7 @@ async fn the_lock_of_a_call_that_is_polled_no_more_while_it_waits_for_replicas_g
             matches!(ended, Err(LockError::Store { .. } | LockError::TooFewReplicas { .. })),
             "{ended:?}"
         );
-        other.verify().await.unwrap();
+        other.handle().verify().await.unwrap();
         other.release().await.unwrap();
     }
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use lock_runtime::clock::Clock;
 use lock_runtime::store::StoreError;
-use lock_runtime::{Clock, LockError, LostReason, current};
+use lock_runtime::{LockError, LostReason, current};
 use lock_tests::proxy::Close;
 use lock_tests::{Action, PATIENCE, Proxy, Server, chain, eventually};
 
@@ -174,7 +175,7 @@ async fn a_server_without_memory_takes_no_new_lock_and_goes_on_with_those_held()
         clock.until_renewal();
         eventually("a renewal", || async { held.handle().renewals() >= renewals }).await;
     }
-    held.verify().await.unwrap();
+    held.handle().verify().await.unwrap();
     held.release().await.expect("a lock is given back");
     fenced.release().await.expect("a fenced lock is given back");
     kept.release().await.expect("a minimum hold is kept");
@@ -202,9 +203,9 @@ async fn scripts_flushed_from_the_server_are_sent_again_in_the_same_attempt() {
         .await
         .unwrap();
     flush();
-    guard.verify().await.unwrap();
+    guard.handle().verify().await.unwrap();
     flush();
-    guard.fencing_token().await.unwrap();
+    guard.handle().fencing_token().await.unwrap();
     flush();
     let renewals = guard.handle().renewals();
     clock.until_renewal();
@@ -270,6 +271,7 @@ async fn a_forbidden_command_is_found_at_start_up_and_not_at_the_release() {
                 let guard = locks.lock("limited").lease(LONG).acquire().await;
                 let guard = guard.unwrap_or_else(|error| panic!("without {forbidden}: {error}"));
                 guard
+                    .handle()
                     .verify()
                     .await
                     .unwrap_or_else(|error| panic!("without {forbidden}: {error}"));
@@ -315,7 +317,7 @@ async fn a_forbidden_command_is_found_at_start_up_and_not_at_the_release() {
         .acquire()
         .await;
     assert!(busy.is_err_and(|error| error.is_busy()));
-    guard.verify().await.unwrap();
+    guard.handle().verify().await.unwrap();
     guard.release().await.unwrap();
 }
 
@@ -328,7 +330,7 @@ async fn a_connection_that_was_killed_logs_in_again() {
     server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
     // The first question may still meet the dead connection.
     eventually("the renewals' connection to log in again", || async {
-        guard.verify().await.is_ok()
+        guard.handle().verify().await.is_ok()
     })
     .await;
     locks
@@ -404,8 +406,12 @@ async fn a_fence_that_cannot_grow_leaves_no_lock() {
 
     // Taken later, it fails alone.
     let guard = locks.lock("overflow").lease(LONG).acquire().await.unwrap();
-    assert!(refused(guard.fencing_token().await).contains("overflow"));
-    guard.verify().await.expect("the lock is none the worse for it");
+    assert!(refused(guard.handle().fencing_token().await).contains("overflow"));
+    guard
+        .handle()
+        .verify()
+        .await
+        .expect("the lock is none the worse for it");
     guard.release().await.unwrap();
     gone(&server, "overflow").await;
 }
@@ -516,11 +522,11 @@ async fn a_demoted_server_without_the_key_does_not_tell_that_the_lock_is_gone() 
     server.cmd(&["DEL", &stored("verified"), &stored("released")]);
     server.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
     server.cmd(&["EXEC"]);
-    let said = refused(verified.verify().await);
+    let said = refused(verified.handle().verify().await);
     assert!(said.contains("READONLY") || said.contains("read only"), "{said}");
     let said = refused(released.release().await);
     assert!(said.contains("READONLY") || said.contains("read only"), "{said}");
-    assert!(verified.is_held());
+    assert!(verified.handle().is_held());
     assert_eq!(locks.stats().lost_deleted, 0);
 }
 

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use lock_runtime::{
-    BootClock, Clock, ConfigError, LockError, LockManager, LockManagerBuilder, LostReason, Moment, current,
-};
+use lock_runtime::clock::{BootClock, Clock, Moment};
+use lock_runtime::{ConfigError, LockError, LockManager, LockManagerBuilder, LostReason, current};
 use lock_tests::{Command, PATIENCE, Proxy, Server, eventually};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use lock_runtime::clock::{Clock, Moment};
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::{
     AcquireRequest, Attempt, Fence, HolderValue, Lane, LockStore, LossHint, LossReceiver, Ownership, ReleaseRequest,
     RenewRequest, StoreFuture,
 };
-use lock_runtime::{Clock, LockError, LockGuard, LockManager, LostReason, Moment, OnLost, ServerState, current};
+use lock_runtime::{LockError, LockManager, LostReason, OnLost, ServerState, current};
 use lock_tests::patience::eventually_blocking;
 use lock_tests::{PATIENCE, Proxy, Server, Stamp, cases, eventually, eventually_some, lock_child};
 
@@ -77,7 +78,7 @@ async fn locks_that_are_due_together_are_renewed_in_one_round_trip() {
         (1..=100).contains(&round_trips),
         "{round_trips} round trips for 300 locks"
     );
-    assert!(guards.iter().all(LockGuard::is_held));
+    assert!(guards.iter().all(|guard| guard.handle().is_held()));
 }
 
 #[tokio::test]
@@ -184,7 +185,7 @@ fn the_global_manager_outlives_the_runtime_that_made_it() {
         assert!(busy.is_err_and(|error| error.is_busy()));
         let value = locks.lock("another").lease(LONG).run(async { 7 }).await.unwrap();
         assert_eq!(value, 7);
-        assert!(guard.is_held());
+        assert!(guard.handle().is_held());
         let released = guard.release().await;
         assert!(
             released.is_ok() || is_late(&released),
@@ -448,7 +449,7 @@ async fn every_lock_of_a_silent_store_is_lost_as_unreachable() {
         guards.push(request.acquire().await.unwrap());
     }
     for guard in &guards {
-        let lost = guard.lost().await;
+        let lost = guard.handle().lost().await;
         assert!(
             matches!(
                 lost,
@@ -471,7 +472,7 @@ async fn a_lock_is_renewed_before_a_skew_that_takes_most_of_its_lease_ends_it() 
         let request = locks.build().unwrap().lock("skewed").lease(lease).max_renewals(100);
         let guard = request.acquire().await.unwrap();
         tokio::time::sleep(lease * 2).await;
-        assert!(guard.is_held(), "lost with a skew of {skew} s: {guard:?}");
+        assert!(guard.handle().is_held(), "lost with a skew of {skew} s: {guard:?}");
         guard.release().await.unwrap();
     }
 }
@@ -560,7 +561,7 @@ async fn a_server_that_does_not_answer_holds_up_no_other_servers_locks() {
     }
     for guard in &dead {
         assert!(matches!(
-            guard.lost().await,
+            guard.handle().lost().await,
             LockError::Lost {
                 reason: LostReason::Unreachable,
                 ..
@@ -615,7 +616,7 @@ async fn a_server_that_does_not_answer_holds_up_no_locks_of_several_other_server
         take(["a".to_owned(), "third:x".to_owned()]).await.unwrap(),
     ];
     for guard in &dead {
-        guard.lost().await;
+        guard.handle().lost().await;
     }
     tokio::time::sleep(lease / 3).await;
     for guard in &alive {

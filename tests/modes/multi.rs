@@ -34,7 +34,7 @@ async fn all_keys_are_taken_or_none() {
         assert_free(locks, ["a", "c"]).await;
         held.release().await.unwrap();
         let all = locks.lock_all(["c", "a", "b", "a"]).acquire().await.unwrap();
-        assert_eq!(all.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert_eq!(all.handle().keys().collect::<Vec<_>>(), ["a", "b", "c"]);
         for taken in ["a", "b", "c"] {
             let refused = locks.lock(taken).wait(Duration::ZERO).acquire().await;
             assert!(refused.is_err_and(|error| error.is_busy()), "{taken}");
@@ -136,14 +136,14 @@ async fn one_token_fences_all_keys() {
     let (_server, managers) = places();
     for locks in &managers {
         let before = locks.lock("b").fencing().acquire().await.unwrap();
-        let last = before.fencing_token().await.unwrap().get();
+        let last = before.handle().fencing_token().await.unwrap().get();
         before.release().await.unwrap();
         let all = locks.lock_all(["a", "b"]).fencing().acquire().await.unwrap();
-        let token = all.fencing_token().await.unwrap().get();
+        let token = all.handle().fencing_token().await.unwrap().get();
         assert!(token > last);
         all.release().await.unwrap();
         let later = locks.lock_all(["a", "b"]).acquire().await.unwrap();
-        assert!(later.fencing_token().await.unwrap().get() > token);
+        assert!(later.handle().fencing_token().await.unwrap().get() > token);
         later.release().await.unwrap();
     }
 }
@@ -155,7 +155,7 @@ async fn whoever_has_lost_one_of_the_keys_gets_no_token() {
     for _ in 0..20 {
         let all = locks.lock_all(["a", "b"]).acquire().await.unwrap();
         server.cmd(&["SET", "dist_lock:b", "another"]);
-        let refused = all.fencing_token().await;
+        let refused = all.handle().fencing_token().await;
         assert!(refused.is_err_and(|error| error.is_lost()));
         drop(all);
         server.cmd(&["DEL", "dist_lock:b"]);

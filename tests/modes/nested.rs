@@ -75,7 +75,7 @@ async fn a_guard_taken_inside_keeps_the_lock_when_it_outlives_the_outer_call() {
         .run(async move { inner.lock("k").reentrant().acquire().await.unwrap() })
         .await
         .unwrap();
-    assert!(guard.is_held() && guard.handle().hold_count() == 1);
+    assert!(guard.handle().is_held() && guard.handle().hold_count() == 1);
     assert!(!is_free(&locks).await);
     guard.release().await.unwrap();
     assert!(is_free(&locks).await);

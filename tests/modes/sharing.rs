@@ -158,7 +158,7 @@ async fn an_owner_may_have_any_name(place: &Place) {
         let first = take(by_hand(&one)).await;
         let second = take(by_hand(&other)).await;
         let third = take(other.lock(KEY).owner(name)).await;
-        assert_eq!(first.mode(), &LockMode::owner(name));
+        assert_eq!(first.handle().mode(), &LockMode::owner(name));
         for another in names.iter().filter(|another| **another != name) {
             is_busy(other.lock(KEY).mode(LockMode::Owner((*another).into()))).await;
         }
@@ -172,7 +172,7 @@ async fn an_owner_may_have_any_name(place: &Place) {
 async fn several_keys_are_held_together(place: &Place) {
     let (one, other) = (place.manager(), place.manager());
     let both = take(one.lock_all(["b", "a", "b"])).await;
-    assert_eq!(both.keys().collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(both.handle().keys().collect::<Vec<_>>(), ["a", "b"]);
     for key in ["a", "b"] {
         is_busy(other.lock(key)).await;
     }
@@ -369,7 +369,7 @@ async fn a_holder_says_how_it_holds(place: &Place) {
     ];
     for (request, mode) in modes(&locks).into_iter().zip(expected) {
         let guard = take(request.label("shop::sell")).await;
-        assert_eq!((guard.mode(), guard.key()), (&mode, KEY));
+        assert_eq!((guard.handle().mode(), guard.handle().key()), (&mode, KEY));
         let other = match &mode {
             LockMode::Owner(_) => locks.lock(KEY).owner("other"),
             _ => locks.lock(KEY).owner("order 7"),
@@ -403,17 +403,17 @@ async fn tokens_tell_writers_and_owners_apart(place: &Place) {
             Some(second) => Some(take(second).await),
             None => None,
         };
-        let token = first.fencing_token().await.unwrap().get();
+        let token = first.handle().fencing_token().await.unwrap().get();
         assert!(token > last, "{token} after {last}");
         last = token;
         if let Some(second) = second {
-            assert_eq!(second.fencing_token().await.unwrap().get(), token);
+            assert_eq!(second.handle().fencing_token().await.unwrap().get(), token);
             second.release().await.unwrap();
         }
         first.release().await.unwrap();
         let all = take(one.lock_all(["x", "y"]).fencing()).await;
-        assert!(all.fencing_token().await.unwrap().get() > last);
-        last = all.fencing_token().await.unwrap().get();
+        assert!(all.handle().fencing_token().await.unwrap().get() > last);
+        last = all.handle().fencing_token().await.unwrap().get();
         all.release().await.unwrap();
     }
 }
@@ -537,7 +537,7 @@ async fn a_holder_that_is_taken_out_is_cancelled_and_the_others_go_on() {
     server.cmd(&["ZINCRBY", STORED, "-1", "#r"]);
     let ended = tokio::time::timeout(PATIENCE, call).await.expect("it goes on").unwrap();
     assert!(ended.as_ref().is_err_and(LockError::is_lost), "{ended:?}");
-    stays.verify().await.unwrap();
+    stays.handle().verify().await.unwrap();
     stays.release().await.unwrap();
     place.is_free().await;
 }
@@ -562,11 +562,11 @@ async fn all_modes_are_renewed_while_their_bodies_run() {
     }
     for guard in guards {
         eventually("two renewals", || async {
-            guard.ensure(Duration::ZERO).unwrap();
+            guard.handle().ensure(Duration::ZERO).unwrap();
             guard.handle().renewals() >= 2
         })
         .await;
-        guard.verify().await.unwrap();
+        guard.handle().verify().await.unwrap();
         guard.release().await.unwrap();
     }
     place.is_free().await;
@@ -590,7 +590,7 @@ async fn a_reader_whose_lease_ends_ends_alone() {
             ),
             "{ended:?}"
         );
-        stays.verify().await.unwrap();
+        stays.handle().verify().await.unwrap();
         take(other.lock(KEY).read()).await.release().await.unwrap();
         is_busy(other.lock(KEY).write()).await;
         stays.release().await.unwrap();

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use lock_runtime::clock::{BootClock, Clock, Moment};
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::{
     AcquireRequest, Attempt, Fence, HolderValue, Lane, LockStore, Ownership, ReleaseRequest, RenewRequest, StoreFuture,
 };
 use lock_runtime::testing::TestLocks;
-use lock_runtime::{Backoff, BootClock, Clock, LockError, LockGuard, LockManager, LostReason, Moment};
+use lock_runtime::{Backoff, LockError, LockGuard, LockManager, LostReason};
 use lock_tests::clock::ticking;
 use lock_tests::proxy::Close;
 use lock_tests::{Action, Command, Flow, PATIENCE, Proxy, Server, Stamp, eventually, lock_child, patient};
@@ -365,7 +366,7 @@ impl Overdue {
             turned_away.times() >= 4
         })
         .await;
-        assert_eq!((guard.handle().renewals(), guard.is_held()), (0, true));
+        assert_eq!((guard.handle().renewals(), guard.handle().is_held()), (0, true));
         Self {
             server,
             proxy,
@@ -410,7 +411,7 @@ async fn a_lock_that_could_not_be_renewed_is_lost_as_unreachable_though_checks_w
         stats.lost_unreachable + stats.lost_expired > 0
     })
     .await;
-    let lost = overdue.guard.lost().await;
+    let lost = overdue.guard.handle().lost().await;
     assert!(
         matches!(
             lost,
@@ -433,7 +434,7 @@ async fn a_renewal_is_tried_again_in_what_is_left_of_the_lease_however_long_it_h
     kit.unreachable_for(Duration::from_millis(27_500));
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!(
-        guard.is_held(),
+        guard.handle().is_held(),
         "lost though the store took renewals for a second of the lease"
     );
     assert!(guard.handle().renewals() > 0);
@@ -518,7 +519,7 @@ async fn a_store_is_told_of_a_late_renewal_while_most_of_the_time_is_left() {
         let store = Arc::new(SilentRenewals::default());
         let builder = LockManager::builder("memory://").store(store.clone());
         let guard = builder.build().unwrap().lock("k").lease(lease).acquire().await.unwrap();
-        assert!(guard.lost().await.is_lost());
+        assert!(guard.handle().lost().await.is_lost());
         let told_after = *store.told_after.get().expect("it is never told");
         // A timer counts whole milliseconds.
         let latest = (lease / 12).min(Duration::from_millis(200)) + Duration::from_millis(2);

@@ -251,7 +251,7 @@ async fn a_passed_lock_whose_call_is_not_polled_while_it_asks_for_a_token_goes_t
     let key = "frozen-at-the-fence";
     // From here on the server knows the script, and a token is one round trip.
     let loaded = ours.lock("loaded").acquire().await.unwrap();
-    let mut before = loaded.fencing_token().await.unwrap().get();
+    let mut before = loaded.handle().fencing_token().await.unwrap().get();
     loaded.release().await.unwrap();
     let last = || server.ask::<u64>(&["GET", "%lock-fence"]);
     let first = Stamp::now();
@@ -275,7 +275,7 @@ async fn a_passed_lock_whose_call_is_not_polled_while_it_asks_for_a_token_goes_t
         other.release().await.unwrap();
         // Passed over, it stands in line all the same.
         let guard = timeout(PATIENCE, frozen).await.expect("it hangs").unwrap();
-        let token = guard.fencing_token().await.unwrap().get();
+        let token = guard.handle().fencing_token().await.unwrap().get();
         guard.release().await.unwrap();
         assert_eq!(server.value(key), None);
         // The lock was taken back before this thread came to poll the call.
@@ -309,7 +309,7 @@ async fn a_passed_lock_stays_with_a_call_whose_token_is_slow_to_come() {
         assert_eq!(asked.times(), 1);
         let now_held = server.value("k");
         assert_eq!(
-            guard.fencing_token().await.unwrap().get(),
+            guard.handle().fencing_token().await.unwrap().get(),
             server.ask::<u64>(&["GET", "%lock-fence"])
         );
         guard.release().await.unwrap();

@@ -85,7 +85,7 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_of_the_firs
     let held = locks.lock("k").lease(LONG).acquire().await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     server.cmd(&["DEL", "dist_lock:k"]);
-    let lost = tokio::time::timeout(LONG / 3, held.lost())
+    let lost = tokio::time::timeout(LONG / 3, held.handle().lost())
         .await
         .expect("before any renewal");
     assert!(lost.is_lost(), "{lost}");
@@ -131,7 +131,7 @@ async fn the_server_denies_nothing_to_a_user_with_the_lines_for_what_it_does() {
     let locks = connected(&allowed("fencing", &[FIRST, "take fencing tokens"])).await;
     locks.lock("fenced").fencing().run(async {}).await.unwrap();
     let held = locks.lock("fenced").acquire().await.unwrap();
-    held.fencing_token().await.unwrap();
+    held.handle().fencing_token().await.unwrap();
     held.release().await.unwrap();
     let held = locks.lock_all(["some", "others"]).fencing().acquire().await.unwrap();
     held.release().await.unwrap();
@@ -181,7 +181,7 @@ async fn without_waiting(managers: [LockManagerBuilder; 2]) {
         held.handle().renewals() > 0 && several.handle().renewals() > 0
     })
     .await;
-    held.verify().await.unwrap();
+    held.handle().verify().await.unwrap();
     held.release().await.unwrap();
     several.release().await.unwrap();
     let kept = other.lock("k").lease(SHORT).at_least(Duration::from_millis(300));
@@ -252,7 +252,7 @@ async fn waiting(server: &Arc<Server>, managers: &[LockManager; 2]) {
             let busy = hasty.wait(Duration::from_millis(200)).run(async {}).await;
             assert!(busy.as_ref().is_err_and(LockError::is_busy), "{key}: {busy:?}");
             eventually("a renewal", || async { held.handle().renewals() > 0 }).await;
-            held.verify().await.unwrap();
+            held.handle().verify().await.unwrap();
             assert!(other.inspect(key).await.unwrap().is_some(), "{key}");
             held.release().await.unwrap();
             first.await.unwrap().unwrap();
@@ -280,7 +280,7 @@ async fn as_old_clients([locks, other]: [LockManager; 2]) {
     let held = locks.lock("old").lease(SHORT).acquire().await.unwrap();
     let waiting = tokio::spawn(other.lock("old").run(async {}));
     eventually("a renewal", || async { held.handle().renewals() > 0 }).await;
-    held.verify().await.unwrap();
+    held.handle().verify().await.unwrap();
     assert!(other.inspect("old").await.unwrap().is_some());
     held.release().await.unwrap();
     waiting.await.unwrap().unwrap();

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use lock_runtime::{BootClock, Clock, HeldLock, LockError, LockManager, Moment, OnLost, current};
+use lock_runtime::clock::{BootClock, Clock, Moment};
+use lock_runtime::{HeldLock, LockError, LockManager, OnLost, current};
 use lock_tests::{PATIENCE, Server, eventually, patient};
 
 /// So long that nothing ends it but what the test does.
@@ -430,7 +431,7 @@ async fn tasks_of_a_lock_that_has_ended_are_not_run() {
     guard.handle().cancellation_token().cancel();
     let task = guard.handle().spawn(async { 7 });
     assert_eq!(task.await.unwrap(), 7);
-    assert!(!guard.handle().cancellation_token().is_cancelled() && guard.is_held());
+    assert!(!guard.handle().cancellation_token().is_cancelled() && guard.handle().is_held());
     guard.release().await.unwrap();
 }
 

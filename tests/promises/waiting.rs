@@ -139,7 +139,7 @@ async fn a_forged_message_starts_no_body_gives_no_token_and_costs_no_place() {
         .unwrap();
 
     let holder = waiting(&server.url()).lock("k").fencing().acquire().await.unwrap();
-    let honest = holder.fencing_token().await.unwrap().get();
+    let honest = holder.handle().fencing_token().await.unwrap().get();
     let mut first = Call::begin(waiting(&proxy.url()).lock("k").fair());
     let place = stand(&server, "k", 1).await;
     let mut second = Call::begin(waiting(&server.url()).lock("k").fair());

@@ -37,7 +37,7 @@ async fn calls() -> Vec<(&'static str, Call)> {
         .acquire()
         .await
         .unwrap();
-    lost.lost().await;
+    lost.handle().lost().await;
     let lost = Arc::new(lost);
     let kept = Arc::clone(&held);
     macro_rules! call {
@@ -74,11 +74,11 @@ async fn calls() -> Vec<(&'static str, Call)> {
         call!("check_connection", locks, locks.check_connection()),
         call!("check_setup", locks, locks.check_setup()),
         call!("shutdown", closed, closed.shutdown()),
-        call!("verify", held, held.verify()),
-        call!("fencing_token", held, held.fencing_token()),
+        call!("verify", held, held.handle().verify()),
+        call!("fencing_token", held, held.handle().fencing_token()),
         call!("shielded", kept, kept.handle().shielded(async {})),
-        call!("verify, lost", lost, lost.verify()),
-        call!("lost", lost, lost.lost()),
+        call!("verify, lost", lost, lost.handle().verify()),
+        call!("lost", lost, lost.handle().lost()),
     ]
 }
 

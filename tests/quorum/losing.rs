@@ -67,7 +67,7 @@ async fn two_of_five_are_killed_and_everything_goes_on() {
     }
     judge.assert_clean(80);
     for guard in [renewed, long] {
-        guard.verify().await.unwrap();
+        guard.handle().verify().await.unwrap();
         guard.release().await.unwrap();
     }
     five.nothing_is_left().await;
@@ -92,7 +92,7 @@ async fn a_call_that_waits_goes_on_at_the_next_master_when_that_of_its_queue_is_
     })
     .await;
     assert!(!waiting.is_finished());
-    guard.verify().await.unwrap();
+    guard.handle().verify().await.unwrap();
     guard.release().await.unwrap();
     let next = waiting.await.unwrap().unwrap();
     assert_eq!(five.votes("k"), 3);
@@ -295,7 +295,7 @@ async fn a_master_that_was_down_at_the_grant_gives_its_vote_at_a_renewal() {
     five.has_votes("k", 4).await;
     five[0].start_again();
     five.opens_and_has_votes(&locks, "k", 5).await;
-    guard.verify().await.unwrap();
+    guard.handle().verify().await.unwrap();
     guard.release().await.unwrap();
     five.nothing_is_left().await;
 }

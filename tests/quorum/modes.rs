@@ -136,7 +136,7 @@ async fn several_keys_are_taken_and_released_together_over_kills() {
     }
     five[0].kill();
     five[4].kill();
-    both.verify().await.unwrap();
+    both.handle().verify().await.unwrap();
     both.release().await.unwrap();
     while let Some(ended) = waiting.join_next().await {
         ended.unwrap().unwrap();
@@ -175,7 +175,7 @@ async fn fencing_tokens_grow_whichever_masters_are_there() {
     let mut last = 0;
     let mut take = async |what: &str| {
         let guard = locks.lock("k").lease(LONG).fencing().acquire().await.unwrap();
-        let token = guard.fencing_token().await.unwrap().get();
+        let token = guard.handle().fencing_token().await.unwrap().get();
         assert!(token > last, "{what}: {token} after {last}");
         last = token;
         guard.release().await.unwrap();
@@ -204,7 +204,7 @@ async fn fencing_tokens_grow_whichever_masters_are_there() {
     // A token that is asked for later.
     let guard = locks.lock("k").lease(LONG).acquire().await.unwrap();
     five[0].kill();
-    assert!(guard.fencing_token().await.unwrap().get() > last);
+    assert!(guard.handle().fencing_token().await.unwrap().get() > last);
     guard.release().await.unwrap();
 }
 
@@ -242,7 +242,7 @@ async fn operators_see_what_each_master_says() {
     assert!(listed.iter().all(|info| info.holders.len() == 1), "{listed:?}");
 
     assert!(other.force_release("k").await.unwrap());
-    let reason = guard.lost().await;
+    let reason = guard.handle().lost().await;
     assert!(reason.is_lost(), "{reason}");
     drop(guard);
     // The one that waits gets it.

@@ -39,7 +39,7 @@ async fn a_silent_master_delays_one_call_and_votes_again_afterwards() {
             let asked = Stamp::now();
             let guard = locks.lock(format!("k:{number}")).acquire().await.unwrap();
             let taken = Stamp::now();
-            guard.fencing_token().await.unwrap();
+            guard.handle().fencing_token().await.unwrap();
             let fenced = Stamp::now();
             guard.release().await.unwrap();
             let released = Stamp::now();
@@ -58,7 +58,7 @@ async fn a_silent_master_delays_one_call_and_votes_again_afterwards() {
         // It is renewed by the others.
         let before = held.handle().renewals();
         eventually("a renewal", || async { held.handle().renewals() > before }).await;
-        held.verify().await.unwrap();
+        held.handle().verify().await.unwrap();
 
         five[silent].resume();
         eventually("a vote of the master that goes on", || async {
@@ -92,9 +92,9 @@ async fn calls_that_wait_at_a_master_that_falls_silent_go_on_at_the_next() {
     .await;
     guard.release().await.unwrap();
     let next = waiting.await.unwrap().unwrap();
-    next.verify().await.unwrap();
+    next.handle().verify().await.unwrap();
     five[0].resume();
-    next.verify().await.unwrap();
+    next.handle().verify().await.unwrap();
     next.release().await.unwrap();
     five.nothing_is_left().await;
 }

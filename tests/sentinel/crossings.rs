@@ -50,7 +50,7 @@ async fn a_lock_of_any_mode_excludes_others_after_a_failover_there_and_back() {
     for (wanted, _, key) in each_mode(&holder) {
         held.push((wanted.acquire().await.unwrap(), key));
     }
-    let token = held[1].0.fencing_token().await.unwrap();
+    let token = held[1].0.handle().fencing_token().await.unwrap();
     for round in ["there", "back"] {
         let keys: Vec<_> = held.iter().map(|(_, key)| format!("dist_lock:{key}")).collect();
         for port in group.node_ports() {
@@ -67,10 +67,10 @@ async fn a_lock_of_any_mode_excludes_others_after_a_failover_there_and_back() {
         group.settled().await;
         for (guard, key) in &held {
             eventually("the lock to be known as held", || async {
-                guard.verify().await.is_ok()
+                guard.handle().verify().await.is_ok()
             })
             .await;
-            assert!(guard.is_held(), "{key} {round}");
+            assert!(guard.handle().is_held(), "{key} {round}");
         }
         for (_, excluded, key) in each_mode(&other) {
             let refused = excluded.try_acquire().await;
@@ -90,7 +90,7 @@ async fn a_lock_of_any_mode_excludes_others_after_a_failover_there_and_back() {
             .await
             .unwrap_or_else(|error| panic!("{key}: {error}"));
         if key == "fenced" {
-            assert!(guard.fencing_token().await.unwrap() > token);
+            assert!(guard.handle().fencing_token().await.unwrap() > token);
         }
         guard.release().await.unwrap();
     }
@@ -173,7 +173,7 @@ async fn a_runtime_that_stands_still_in_a_failover_holds_up_nobody_and_keeps_its
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 stands_still.send(()).unwrap();
                 until.recv().unwrap();
-                guard.verify().await.unwrap();
+                guard.handle().verify().await.unwrap();
                 guard.release().await.unwrap();
                 waiting.await.unwrap().unwrap().release().await.unwrap();
             });
@@ -196,7 +196,7 @@ async fn a_runtime_that_stands_still_in_a_failover_holds_up_nobody_and_keeps_its
     assert!(group.server(present).exists("dist_lock:x"));
     guard.release().await.unwrap();
     eventually("the other manager's lock to be known as held", || async {
-        busy.verify().await.is_ok()
+        busy.handle().verify().await.is_ok()
     })
     .await;
     busy.release().await.unwrap();

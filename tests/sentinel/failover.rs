@@ -204,7 +204,7 @@ async fn a_call_that_a_silent_master_owes_an_answer_goes_on_at_the_next_one() {
     let guard = tokio::time::timeout(PATIENCE, asking).await.unwrap().unwrap().unwrap();
     // The former master carries the request out after all.
     group.resume(former);
-    guard.verify().await.unwrap();
+    guard.handle().verify().await.unwrap();
     assert!(group.server(present).exists(KEY));
     guard.release().await.unwrap();
 }

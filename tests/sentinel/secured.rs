@@ -43,7 +43,7 @@ async fn a_group_that_serves_tls_only_is_followed_with_a_client_certificate() {
     group.kill_master().await;
     let (present, _) = group.wait_for_master_other_than(former).await;
     eventually("the holder at the new master", || async {
-        guard.verify().await.is_ok()
+        guard.handle().verify().await.is_ok()
     })
     .await;
     guard.release().await.unwrap();

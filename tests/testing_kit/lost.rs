@@ -86,7 +86,7 @@ async fn a_guard_tells_its_loss() {
         let kit = TestLocks::new();
         let guard = kit.manager().lock("k").lease(LONG).acquire().await.unwrap();
         lose(&kit, "k");
-        let told = guard.lost().await;
+        let told = guard.handle().lost().await;
         assert!(
             matches!(told, LockError::Lost { reason, .. } if reason == expected),
             "{told:?}"
@@ -128,7 +128,7 @@ async fn a_loss_by_another_host_is_nobodys_here() {
     assert!(!kit.is_locked("k"));
     let guard = kit.manager().lock("k").acquire().await.unwrap();
     drop(other);
-    assert!(guard.is_held() && kit.is_locked("k"));
+    assert!(guard.handle().is_held() && kit.is_locked("k"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -55,7 +55,7 @@ async fn keys_are_told_without_the_prefix() {
     let guard = kit.manager().lock("k").acquire().await.unwrap();
     assert!(kit.was_locked("k") && kit.is_locked("k") && !kit.was_locked("shop:k"));
     kit.delete("k");
-    assert!(guard.lost().await.is_lost());
+    assert!(guard.handle().lost().await.is_lost());
 }
 
 #[test]

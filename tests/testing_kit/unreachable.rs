@@ -86,7 +86,7 @@ async fn a_waiter_hears_of_its_turn_when_the_store_is_back() {
     other.release();
     let guard = waiting.await.unwrap().unwrap();
     assert_eq!(began.elapsed().as_secs(), gap.as_secs());
-    assert!(guard.is_held());
+    assert!(guard.handle().is_held());
 }
 
 #[tokio::test(start_paused = true)]

@@ -421,8 +421,8 @@ async fn one_cancelled_as_it_is_called_loses_neither_turn_nor_lock(stage: &Stage
                     .await
                     .unwrap_or_else(|error| panic!("{handover:?}, {polls} polls: {error}"));
                 assert_eq!(
-                    ended(guard.fencing_token()).await.unwrap(),
-                    guard.fencing_token().await.unwrap()
+                    ended(guard.handle().fencing_token()).await.unwrap(),
+                    guard.handle().fencing_token().await.unwrap()
                 );
                 guard.release().await.unwrap();
                 stage.nothing_is_left().await;
@@ -509,7 +509,7 @@ async fn tokens_grow_from_call_to_call_however_they_are_taken(stage: &Stage) {
     let locks = stage.manager(EVER);
     let log = Log::default();
     let guard = locks.lock(KEY).fencing().acquire().await.unwrap();
-    log.note(guard.fencing_token().await.unwrap().get());
+    log.note(guard.handle().fencing_token().await.unwrap().get());
     let calls = line_up((0..90).map(|nth| {
         let log = log.clone();
         // With the lock, later, and not at all, in every order of two.
@@ -536,7 +536,7 @@ async fn tokens_grow_from_call_to_call_however_they_are_taken(stage: &Stage) {
     assert!(tokens.len() > 60 && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     // Also larger than all of them is one that the store grants.
     let guard = stage.manager(EVER).lock(KEY).fencing().acquire().await.unwrap();
-    assert!(guard.fencing_token().await.unwrap().get() > *tokens.last().unwrap());
+    assert!(guard.handle().fencing_token().await.unwrap().get() > *tokens.last().unwrap());
 }
 
 async fn a_former_holder_gets_no_token_of_the_lock_it_passed_on(stage: &Stage) {
@@ -556,13 +556,13 @@ async fn a_former_holder_gets_no_token_of_the_lock_it_passed_on(stage: &Stage) {
     let next = ended(next).await.unwrap();
     stage.has_passed(&locks, 1);
     match early {
-        Some(token) => assert!(next.fencing_token().await.unwrap() > token),
+        Some(token) => assert!(next.handle().fencing_token().await.unwrap() > token),
         None => assert!(ended(asking).await.is_err_and(|error| error.is_lost())),
     }
     assert!(early.is_some() || kept.fencing_token().await.is_err_and(|error| error.is_lost()));
     assert!(kept.verify().await.is_err() && !kept.is_held() && kept.remaining().is_zero());
-    assert!(next.is_held());
-    next.verify().await.unwrap();
+    assert!(next.handle().is_held());
+    next.handle().verify().await.unwrap();
     next.release().await.unwrap();
 }
 
@@ -767,15 +767,15 @@ async fn a_lost_lock_is_not_passed_and_its_guard_blocks_nobody(stage: &Stage) {
             server.cmd(&["DEL", KEY]);
         }
         if kept {
-            let error = ended(guard.lost()).await;
+            let error = ended(guard.handle().lost()).await;
             assert!(error.is_lost(), "{error}");
             let next = ended(next).await.unwrap().unwrap();
             assert!(guard.release().await.unwrap_err().is_lost());
-            assert!(next.is_held(), "the former holder's release touched it");
-            next.verify().await.unwrap();
+            assert!(next.handle().is_held(), "the former holder's release touched it");
+            next.handle().verify().await.unwrap();
             next.release().await.unwrap();
         } else {
-            ended(guard.lost()).await;
+            ended(guard.handle().lost()).await;
             drop(guard);
             ended(next).await.unwrap().unwrap().release().await.unwrap();
         }
@@ -843,7 +843,7 @@ async fn shutdown_ends_all_who_stand_in_line(stage: &Stage) {
             let error = ended(call).await.unwrap().unwrap_err();
             assert!(matches!(error, LockError::Closed { .. }), "{error}");
         }
-        assert!(guard.is_held());
+        assert!(guard.handle().is_held());
         assert!(stage.value().await.is_some());
         let mut guard = Some(guard);
         if ours {
@@ -1101,7 +1101,7 @@ async fn a_lost_lock_says_why_to_the_one_that_lost_it_and_to_nobody_else() {
     stage.has_passed(&locks, 1);
     // A lock that was passed is watched as any other.
     server.cmd(&["SET", KEY, "somebody"]);
-    let error = ended(guard.lost()).await;
+    let error = ended(guard.handle().lost()).await;
     assert!(
         matches!(
             error,

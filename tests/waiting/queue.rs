@@ -74,7 +74,7 @@ pub(crate) async fn words_alone(proxy: &Proxy, key: &str) {
 
 /// Releases while none of the waiter's looks gets through.
 pub(crate) async fn let_in_by_word_alone(proxy: &Proxy, holder: LockGuard, call: &mut Call) {
-    words_alone(proxy, holder.key()).await;
+    words_alone(proxy, holder.handle().key()).await;
     holder.release().await.unwrap();
     call.entered().await;
     proxy.heal();

@@ -375,7 +375,6 @@ pub(super) async fn join<R: 'static>(
         Boarded::Leads(leader) => return Ok(Joined::Leads(leader)),
         Boarded::Follows(following) => following,
     };
-    let start = manager.clock.now();
     let (_, timer) = manager.pace();
     let turn = tokio::select! {
         biased;
@@ -383,15 +382,15 @@ pub(super) async fn join<R: 'static>(
         () = manager.closed.cancelled() => {
             return Err(LockError::Closed { key: following.name(), began: false });
         }
-        () = manager.host.sleep(timer, options.wait) => return Err(following.busy(start)),
+        () = manager.host.sleep(timer, options.wait) => return Err(following.busy()),
     };
     match turn {
         Promotion::Leads(leader) => {
-            let left = options.wait.saturating_sub(manager.clock.now().since(start));
+            let left = options.wait.saturating_sub(following.waited());
             // The store cannot answer in less than a round trip, and with nothing left the call would
             // try once for up to the response time-out. The lead goes on to the next call.
             if left <= manager.usual_round_trip() && !options.wait.is_zero() {
-                return Err(following.busy(start));
+                return Err(following.busy());
             }
             options.wait = left;
             Ok(Joined::Leads(leader))
@@ -458,7 +457,9 @@ fn board(manager: &Arc<Shared>, flight: Flight) -> Boarded {
             });
             party.get_mut().followers.insert(number, Arc::clone(&follower));
             drop(flights);
+            manager.stats.waits();
             Boarded::Follows(Following {
+                start: manager.clock.now(),
                 manager: Arc::clone(manager),
                 flight,
                 number,
@@ -470,6 +471,7 @@ fn board(manager: &Arc<Shared>, flight: Flight) -> Boarded {
 
 /// A call that follows. Dropping it leaves no trace.
 struct Following {
+    start: Moment,
     manager: Arc<Shared>,
     flight: Arc<Flight>,
     number: u64,
@@ -521,9 +523,13 @@ impl Following {
         Some(Promotion::Leads(Leader::new(&self.manager, &self.flight, lead, caller)))
     }
 
-    fn busy(&self, start: Moment) -> LockError {
+    fn waited(&self) -> Duration {
+        self.manager.clock.now().since(self.start)
+    }
+
+    fn busy(&self) -> LockError {
         self.manager.stats.count(Event::Busy);
-        let waited: Duration = self.manager.clock.now().since(start);
+        let waited = self.waited();
         let flights = self.manager.flights.flights();
         let holder = flights.get(&self.flight).and_then(|party| party.holder.clone());
         LockError::Busy {
@@ -542,6 +548,7 @@ impl Following {
 
 impl Drop for Following {
     fn drop(&mut self) {
+        self.manager.stats.waited(self.waited());
         if self.manager.host.is_forked() {
             return;
         }
@@ -607,6 +614,23 @@ mod tests {
 
     fn came(following: Option<&Following>) -> Option<Promotion> {
         following.and_then(Following::come)
+    }
+
+    #[test]
+    fn one_that_follows_waits_until_it_is_dropped() -> Result<(), ConfigError> {
+        let manager = manager()?;
+        let leader = leads(board(&manager, flight()));
+        assert_eq!(
+            manager.stats.read().waiting,
+            0,
+            "a leader waits once it asks for the lock"
+        );
+        let following = [(); 2].map(|()| follows(board(&manager, flight())));
+        assert_eq!(manager.stats.read().waiting, 2);
+        land(leader);
+        drop(following);
+        assert_eq!(manager.stats.read().waiting, 0);
+        Ok(())
     }
 
     #[test]

@@ -138,6 +138,8 @@ struct Acquisition {
     watchdog: Arc<Watchdog>,
     span: tracing::Span,
     start: Moment,
+    /// `true` while the call counts as waiting in the manager's statistics.
+    waits: bool,
     /// Lets `shutdown` wait for the outcome.
     _tracked: TaskTrackerToken,
 }
@@ -203,7 +205,12 @@ impl Acquisition {
         if parent.is_some() && within.is_none() && !options.wait.is_zero() {
             diagnostics::note(&manager.host, options.site.templates, options.site.function);
         }
+        let waits = within.is_none();
+        if waits {
+            manager.stats.waits();
+        }
         Ok(Self {
+            waits,
             start: manager.clock.now(),
             _tracked: manager.held.token(),
             manager,
@@ -347,12 +354,22 @@ impl Acquisition {
         }
     }
 
-    fn hold(self, grant: Grant) -> Guard {
-        let held = Hold::new(grant, self.options, self.parent, self.span);
+    fn hold(mut self, grant: Grant) -> Guard {
+        self.end_wait(grant.since);
+        let options = std::mem::take(&mut self.options);
+        let span = std::mem::replace(&mut self.span, tracing::Span::none());
+        let held = Hold::new(grant, options, self.parent.take(), span);
         if let Some(observer) = &self.manager.observer {
             observer.granted(&held);
         }
         Guard::new(held)
+    }
+
+    /// Takes the call out of the number of waiting calls.
+    fn end_wait(&mut self, now: Moment) {
+        if std::mem::take(&mut self.waits) {
+            self.manager.stats.waited(now.since(self.start));
+        }
     }
 
     /// Returns the guard once so many replicas have the lock. If the call is not polled meanwhile, the
@@ -418,6 +435,15 @@ impl Acquisition {
                 self.span.record("outcome", error.kind());
                 tracing::debug!(parent: &self.span, %error, "lock not taken");
             }
+        }
+    }
+}
+
+/// Takes a call out of the number of waiting calls that has failed, or was dropped.
+impl Drop for Acquisition {
+    fn drop(&mut self) {
+        if self.waits {
+            self.end_wait(self.manager.clock.now());
         }
     }
 }

@@ -500,7 +500,7 @@ impl HeldLock {
     /// tests that set that clock.
     #[cfg(feature = "testing")]
     #[must_use]
-    pub fn deadline(&self) -> crate::Moment {
+    pub fn deadline(&self) -> crate::host::Moment {
         self.held.deadline()
     }
 }

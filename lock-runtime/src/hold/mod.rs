@@ -67,6 +67,8 @@ pub(crate) struct Hold {
     guards: AtomicU32,
     /// `true` once the guard has ended.
     ended: AtomicBool,
+    /// `true` while the lock counts as held in the manager's statistics.
+    counts: AtomicBool,
     /// `true` if the guard ended after the deadline of a lock with a `lock_delay`.
     late: AtomicBool,
     /// The conditions on which the release may leave the lock free for a while.
@@ -93,7 +95,7 @@ impl fmt::Debug for Hold {
 pub(crate) struct Grant {
     tenure: Arc<Tenure>,
     /// The time at which the call got the lock.
-    since: Moment,
+    pub(crate) since: Moment,
     /// The number of renewals before `since`.
     renewed_before: u32,
     pub(crate) fence: Option<FencingToken>,
@@ -135,6 +137,7 @@ impl Hold {
     /// Makes a call the one that holds the lock.
     pub(crate) fn new(grant: Grant, options: LockOptions, parent: Option<Arc<Self>>, span: tracing::Span) -> Arc<Self> {
         let is_passed = grant.tenure.passes() > 0;
+        grant.tenure.manager.stats.holds();
         let held = Arc::new(Self {
             tenure: grant.tenure,
             place: Mutex::default(),
@@ -143,6 +146,7 @@ impl Hold {
             shields: AtomicU32::new(0),
             guards: AtomicU32::new(1),
             ended: AtomicBool::new(false),
+            counts: AtomicBool::new(true),
             late: AtomicBool::new(false),
             leave_free: OnceLock::new(),
             runner: AtomicWaker::new(),
@@ -252,6 +256,7 @@ impl Hold {
     /// caller that awaits the loss. Returns `false` if it had ended before: the first cause is kept.
     fn end(&self, cause: EndCause) -> bool {
         let is_first = self.end_cause.set(cause).is_ok();
+        self.uncount();
         // The next call in line does not wait for a guard whose lock has ended.
         drop(self.leave_place());
         self.runner.wake();
@@ -362,6 +367,14 @@ impl Hold {
             self.late.store(true, Ordering::Release);
         }
         self.ended.store(true, Ordering::Release);
+        self.uncount();
+    }
+
+    /// Takes the lock out of the number of held locks, when it or its guard ends.
+    fn uncount(&self) {
+        if self.counts.swap(false, Ordering::Relaxed) {
+            self.manager.stats.ends();
+        }
     }
 
     /// Returns `true` if the guard of a lock with a `lock_delay` ended after the deadline,

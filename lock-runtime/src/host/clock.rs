@@ -1,4 +1,4 @@
-//! The clock that lock deadlines are read from.
+//! The clocks that lock deadlines are read from.
 
 use std::fmt::Debug;
 use std::sync::OnceLock;

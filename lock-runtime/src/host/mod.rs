@@ -11,7 +11,7 @@
 
 mod backoff;
 mod blocking;
-mod clock;
+pub mod clock;
 mod identity;
 mod lock_thread;
 mod tokens;
@@ -28,18 +28,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use once_cell::sync::Lazy;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use self::backoff::Backoff;
 pub(crate) use self::blocking::block_on;
-pub use self::clock::{BootClock, Clock, Moment, TokioClock};
+pub(crate) use self::clock::{BootClock, Clock, Moment, TokioClock};
 use crate::host::clock::tokio_clock_is_paused;
 use crate::host::lock_thread::LockThread;
 
@@ -135,7 +134,7 @@ impl Host {
             world::current_runtime().is_none(),
             "a simulated process reaches for the real one"
         );
-        static PROCESS: Lazy<Host> = Lazy::new(|| Host(Arc::default()));
+        static PROCESS: LazyLock<Host> = LazyLock::new(|| Host(Arc::default()));
         PROCESS.clone()
     }
 

@@ -352,8 +352,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the clock that deadlines are read from. Defaults to [`BootClock`](crate::BootClock),
-    /// and to [`TokioClock`](crate::TokioClock) for the memory store.
+    /// Sets the clock that deadlines are read from. Defaults to [`BootClock`](crate::clock::BootClock),
+    /// and to [`TokioClock`](crate::clock::TokioClock) for the memory store.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Some(Arc::new(clock));
         self

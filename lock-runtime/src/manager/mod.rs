@@ -194,7 +194,7 @@ impl LockManager {
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let locks = LockManager::connect("memory://").await?;
     /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
-    /// assert_eq!(both.keys().collect::<Vec<_>>(), ["account:3", "account:7"]);
+    /// assert_eq!(both.handle().keys().collect::<Vec<_>>(), ["account:3", "account:7"]);
     /// both.release().await?;
     /// # Ok(())
     /// # }
@@ -205,7 +205,7 @@ impl LockManager {
         LockRequest::new(Some(self.clone()), names, CallSite::default())
     }
 
-    /// Returns a snapshot of this manager's counters.
+    /// Returns a snapshot of this manager's gauges and counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.stats.read()

@@ -143,7 +143,7 @@ impl LockRequest {
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let locks = LockManager::connect("memory://").await?;
     /// let reader = locks.lock("prices").mode(LockMode::Read).acquire().await?;
-    /// assert_eq!(*reader.mode(), LockMode::Read);
+    /// assert_eq!(*reader.handle().mode(), LockMode::Read);
     ///
     /// let both = locks.lock("prices").read().write().acquire().await;
     /// assert!(matches!(both, Err(LockError::InvalidMode { .. })));
@@ -314,7 +314,7 @@ impl LockRequest {
 
     /// Takes the lock and returns its guard, while this thread waits: for code without a runtime. The watchdog
     /// renews the lease as usual. Nothing can cancel what this thread does under the lock, so ask
-    /// [`is_held`](LockGuard::is_held) between its steps, or give later writes a
+    /// [`is_held`](crate::HeldLock::is_held) between its steps, or give later writes a
     /// [fencing token](Self::fencing).
     ///
     /// ```
@@ -322,7 +322,7 @@ impl LockRequest {
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let locks = LockManager::builder("memory://").build()?;
     /// let guard = locks.lock("inventory:7").acquire_blocking()?;
-    /// assert!(guard.is_held());
+    /// assert!(guard.handle().is_held());
     /// guard.release_blocking()?;
     /// # Ok(())
     /// # }

@@ -144,7 +144,7 @@ mod tests {
                 .await
                 .map_err(|error| format!("{name:?} shut itself out: {error}"))?;
             for other in names.iter().take(at) {
-                let other = owner(other).await.map(|guard| guard.mode().clone());
+                let other = owner(other).await.map(|guard| guard.handle().mode().clone());
                 assert!(
                     matches!(&other, Err(LockError::Busy { .. })),
                     "{other:?} beside {name:?}"

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use lock_runtime::clock::{BootClock, Clock};
 use lock_runtime::store::redis::LegacySetnxStore;
 use lock_runtime::store::{Attempt, LockStore, Ownership, QueueOutcome};
-use lock_runtime::{BootClock, Clock, ConfigError, LockError, LockManager, LostReason, current, distributed_lock};
+use lock_runtime::{ConfigError, LockError, LockManager, LostReason, current, distributed_lock};
 use lock_tests::children::{Builder as ChildBuilder, Child};
 use lock_tests::{PATIENCE, Server, eventually};
 use tokio::runtime::{Builder, Runtime};

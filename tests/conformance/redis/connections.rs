@@ -14,8 +14,8 @@ const LEASE: Duration = Duration::from_secs(60);
 /// A whole life of a lock: taken, checked, with a token, and given back.
 async fn a_lock_works(manager: &LockManager) {
     let guard = manager.lock("k").lease(LEASE).acquire().await.unwrap();
-    assert!(guard.verify().await.unwrap() > LEASE / 2);
-    guard.fencing_token().await.unwrap();
+    assert!(guard.handle().verify().await.unwrap() > LEASE / 2);
+    guard.handle().fencing_token().await.unwrap();
     let other = manager.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err();
     assert!(other.is_busy(), "{other}");
     guard.release().await.unwrap();
@@ -243,7 +243,7 @@ async fn a_database_number_is_kept_over_a_reconnect() {
         // noticed the end of the connection on which it asks.
         let guard = manager.lock("k").acquire().await.unwrap();
         eventually("a new connection for questions", || async {
-            guard.verify().await.is_ok()
+            guard.handle().verify().await.is_ok()
         })
         .await;
         guard.release().await.unwrap();

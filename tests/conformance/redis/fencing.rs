@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use lock_runtime::{Clock, FencingToken, LockError, LockManager, LostReason, Moment};
+use lock_runtime::clock::{Clock, Moment};
+use lock_runtime::{FencingToken, LockError, LockManager, LostReason};
 use lock_tests::server::Persistence;
 use lock_tests::{Server, eventually_some, patient};
 
@@ -16,10 +17,10 @@ async fn connect(server: &Server) -> LockManager {
 /// A token taken with the lock and one taken later, each on a hold of its own.
 async fn two_tokens(manager: &LockManager, key: &str) -> [u64; 2] {
     let fencing = manager.lock(key).lease(LEASE).fencing().acquire().await.unwrap();
-    let first = fencing.fencing_token().await.unwrap().get();
+    let first = fencing.handle().fencing_token().await.unwrap().get();
     fencing.release().await.unwrap();
     let plain = manager.lock(key).lease(LEASE).acquire().await.unwrap();
-    let second = plain.fencing_token().await.unwrap().get();
+    let second = plain.handle().fencing_token().await.unwrap().get();
     plain.release().await.unwrap();
     [first, second]
 }
@@ -44,6 +45,7 @@ async fn tokens_grow_across(server: &Server, event: impl Fn(&Server)) {
                     .ok()
             })
             .await
+            .handle()
             .fencing_token()
             .await
             .map(FencingToken::get),
@@ -110,10 +112,10 @@ async fn one_hold_has_one_token() {
     let server = Server::start();
     let manager = connect(&server).await;
     let guard = manager.lock("k").lease(LEASE).acquire().await.unwrap();
-    let (first, second) = tokio::join!(guard.fencing_token(), guard.fencing_token());
+    let (first, second) = tokio::join!(guard.handle().fencing_token(), guard.handle().fencing_token());
     let token = first.unwrap();
     assert_eq!(second.unwrap(), token);
-    assert_eq!(guard.fencing_token().await.unwrap(), token);
+    assert_eq!(guard.handle().fencing_token().await.unwrap(), token);
     let inside = manager.lock("other").fencing().run(async {
         let lock = lock_runtime::current().unwrap();
         (lock.fencing_token().await.unwrap(), lock.fencing_token().await.unwrap())
@@ -152,7 +154,7 @@ async fn a_paused_former_holder_gets_an_error_and_no_number() {
             LostReason::Deleted
         };
         for _ in 0..2 {
-            match former.fencing_token().await {
+            match former.handle().fencing_token().await {
                 Err(LockError::Lost {
                     reason,
                     completed: false,
@@ -164,7 +166,7 @@ async fn a_paused_former_holder_gets_an_error_and_no_number() {
         if let Some(successor) = successor {
             let before: u64 = server.ask(&["GET", "dist_lock:%lock-fence"]);
             assert_eq!(
-                successor.fencing_token().await.unwrap().get(),
+                successor.handle().fencing_token().await.unwrap().get(),
                 before,
                 "the former holder has taken a number"
             );
@@ -184,10 +186,13 @@ async fn a_former_holder_whose_lease_is_over_by_its_own_clock_is_refused_without
         .acquire()
         .await
         .unwrap();
-    guard.lost().await;
+    guard.handle().lost().await;
     // Even if the key still holds its value: somebody else may have had the lock in between.
     server.cmd(&["SET", "dist_lock:k", "somebody"]);
-    assert!(matches!(guard.fencing_token().await, Err(LockError::Lost { .. })));
+    assert!(matches!(
+        guard.handle().fencing_token().await,
+        Err(LockError::Lost { .. })
+    ));
     assert!(!server.exists("dist_lock:%lock-fence"));
 }
 

@@ -100,7 +100,7 @@ async fn redis_py_does_not_release_or_extend_our_lock() {
     let ours = server.value(KEY);
     assert_eq!(python.does("release").await, "not-owned");
     assert_eq!(server.value(KEY), ours);
-    guard.verify().await.unwrap();
+    guard.handle().verify().await.unwrap();
     guard.release().await.unwrap();
     assert!(!server.exists(KEY));
 }

@@ -4,10 +4,11 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_runtime::LockManager;
+use lock_runtime::clock::BootClock;
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{AcquireAllRequest, ContentionSlot, Effect, LockStore, Ownership, Receipt, StoreError};
-use lock_runtime::{BootClock, LockManager};
 use lock_tests::server::Kind;
 use lock_tests::{Action, PATIENCE, Proxy, Server, chain, eventually, eventually_some};
 use tokio::task::JoinSet;

@@ -7,10 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use lock_runtime::{
-    Backoff, BootClock, ConfigError, Credentials, Effect, FencingToken, HandoverLimits, Health, HealthChanges,
-    HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager, LockManagerBuilder,
-    LockMode, LockRequest, LostReason, MasterInfo, Moment, OnLost, QuorumMaster, ServerHealth, ServerRole, ServerState,
-    Stats, StoreError, TokioClock, store, testing,
+    Backoff, ConfigError, Credentials, FencingToken, HandoverLimits, Health, HealthChanges, HeldLock, Holder,
+    HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager, LockManagerBuilder, LockMode, LockRequest,
+    LostReason, MasterInfo, OnLost, QuorumMaster, ServerHealth, ServerRole, ServerState, Stats, StoreError, clock,
+    error, store, testing,
 };
 
 fn top() -> PathBuf {
@@ -53,10 +53,10 @@ macro_rules! types {
 }
 
 types! {
-    Backoff, BootClock, ConfigError, Credentials, HandoverLimits, HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager,
-    LockManagerBuilder, MasterInfo, QuorumMaster, store::Abandoned, store::quorum::QuorumStore, LockRequest, LostReason, LockMode, FencingToken, Moment, OnLost, Stats, TokioClock,
+    Backoff, clock::BootClock, ConfigError, Credentials, HandoverLimits, HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager,
+    LockManagerBuilder, MasterInfo, QuorumMaster, store::Abandoned, store::quorum::QuorumStore, LockRequest, LostReason, LockMode, FencingToken, clock::Moment, OnLost, Stats, clock::TokioClock,
     store::AcquireAllRequest<'_>, store::AcquireRequest<'_>, store::Attempt, store::AttemptAll, store::Fence, store::HolderValue, store::Lane, store::LeaveFree,
-    store::Limited, store::LockPage, store::LossHint, Effect, store::QueueRequest<'_>, store::Queued, store::Receipt,
+    store::Limited, store::LockPage, store::LossHint, error::Effect, store::QueueRequest<'_>, store::Queued, store::Receipt,
     store::ReleaseRequest<'_>, store::RenewRequest, store::Replicated, Health, HealthChanges, ServerHealth, ServerRole, ServerState, store::ContentionSlot, StoreError, store::QueueOutcome, store::Ownership,
     store::memory::MemoryStore, store::redis::LegacySetnxStore, store::redis::RedisStore, store::redis::ClusterStore,
     testing::Locked, testing::RemoteHolder, testing::TestLocks,
@@ -116,9 +116,6 @@ async fn the_future_of_every_public_async_function_is_send() {
     future("HeldLock::fencing_token", all, held.fencing_token());
     future("HeldLock::lost", all, held.lost());
     future("HeldLock::shielded", all, held.shielded(async {}));
-    future("LockGuard::verify", all, guard.verify());
-    future("LockGuard::fencing_token", all, guard.fencing_token());
-    future("LockGuard::lost", all, guard.lost());
     future("LockGuard::release", all, guard.release());
     assert_eq!(
         names(is_async),

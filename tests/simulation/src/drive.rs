@@ -675,7 +675,7 @@ async fn with_guard(host: &Arc<Host>, id: u64, plan: &CallPlan, request: LockReq
     let leaves = Leaves(judge.clone(), id);
     let value = tokio::select! {
         biased;
-        lost = guard.lost() => Err(lost),
+        lost = guard.handle().lost() => Err(lost),
         () = sleep(plan.body.span) => Ok(judge.reads(plan.keys[0])),
     };
     judge.leaves(id, value.is_ok());

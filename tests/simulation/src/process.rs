@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use lock_runtime::Moment;
+use lock_runtime::clock::Moment;
 use lock_runtime::world::{self, World};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;

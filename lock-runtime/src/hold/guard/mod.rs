@@ -11,8 +11,8 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::error::EndCause;
@@ -25,7 +25,7 @@ use crate::hold::queue_head::QueueHead;
 use crate::hold::tasks::Tasks;
 use crate::hold::{Hold, told};
 use crate::host;
-use crate::store::{FencingToken, LockMode, Ownership, Receipt, StoreError};
+use crate::store::{Ownership, Receipt, StoreError};
 
 /// The owner of a held lock inside the runtime. Dropping it releases the lock in the background.
 pub(crate) struct Guard {
@@ -315,27 +315,8 @@ async fn give_back(held: &Hold, key: &str, place: Option<QueueHead>) -> Result<O
 
 /// Releases all keys in the store at once. Returns the worst answer.
 async fn give_back_all(held: &Hold) -> Result<Ownership, StoreError> {
-    let mut answers: Vec<_> = held
-        .keys()
-        .iter()
-        .map(|key| (Box::pin(give_back(held, key, None)), None))
-        .collect();
-    poll_fn(|cx| {
-        for (asked, answer) in &mut answers {
-            if answer.is_none()
-                && let Poll::Ready(ready) = asked.as_mut().poll(cx)
-            {
-                *answer = Some(ready);
-            }
-        }
-        if answers.iter().all(|(_, answer)| answer.is_some()) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-    let mut answers = answers.into_iter().filter_map(|(_, answer)| answer);
+    let answers = join_all(held.keys().iter().map(|key| give_back(held, key, None))).await;
+    let mut answers = answers.into_iter();
     answers.try_fold(Ownership::Owned, |worst, answer| Ok(worst.or(answer?)))
 }
 
@@ -343,19 +324,19 @@ async fn give_back_all(held: &Hold) -> Result<Ownership, StoreError> {
 /// waits for the release and returns an error if the lock was not held to the end.
 ///
 /// The watchdog renews the lock while the guard lives. Code under a bare guard is **not** cancelled
-/// when the lock is lost: call [`ensure`](Self::ensure) before each step that needs it, await
-/// [`lost`](Self::lost) beside the work, or let [`LockRequest::run`](crate::LockRequest::run) or
+/// when the lock is lost: call [`ensure`](HeldLock::ensure) before each step that needs it, await
+/// [`lost`](HeldLock::lost) beside the work, or let [`LockRequest::run`](crate::LockRequest::run) or
 /// the attribute do so.
 ///
-/// A guard cannot be cloned. [`handle`](Self::handle) returns a [`HeldLock`], which can, and does
-/// not keep the lock held.
+/// A guard cannot be cloned, and only releases the lock. All else about the lock is asked of its
+/// [`handle`](Self::handle), a [`HeldLock`], which can be cloned and does not keep the lock held.
 ///
 /// ```
 /// # use lock_runtime::LockManager;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let locks = LockManager::connect("memory://").await?;
 /// let guard = locks.lock("inventory:7").acquire().await?;
-/// guard.ensure(std::time::Duration::from_secs(1))?;
+/// guard.handle().ensure(std::time::Duration::from_secs(1))?;
 /// guard.release().await?;
 /// # Ok(())
 /// # }
@@ -379,83 +360,11 @@ impl LockGuard {
         self.guard
     }
 
-    /// Returns a handle to the lock, for tasks that must know about it. The handle and its clones
-    /// do not keep the lock held.
+    /// Returns a handle to the lock, with all that can be asked about it. The handle and its clones,
+    /// for tasks that must know about the lock, do not keep it held.
     #[must_use]
     pub fn handle(&self) -> &HeldLock {
         &self.lock
-    }
-
-    /// Returns the key without the manager's prefix; of several keys, the first in order.
-    #[must_use]
-    pub fn key(&self) -> &str {
-        self.lock.key()
-    }
-
-    /// Returns the keys without the manager's prefix, in order.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.lock.keys()
-    }
-
-    /// Returns the mode, which determines which holders can share the lock.
-    #[must_use]
-    pub fn mode(&self) -> &LockMode {
-        self.lock.mode()
-    }
-
-    /// Returns `true` while the lock is held, as far as this process knows.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.lock.is_held()
-    }
-
-    /// Returns the time for which the lock is certainly valid from now. See
-    /// [`HeldLock::remaining`].
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.lock.remaining()
-    }
-
-    /// Checks that the lock is certainly valid for at least `min` from now.
-    ///
-    /// # Errors
-    /// The errors of [`HeldLock::ensure`].
-    pub fn ensure(&self, min: Duration) -> Result<(), LockError> {
-        self.lock.ensure(min)
-    }
-
-    /// Asks the store if the lock is still held, and returns the time for which it is certainly
-    /// valid from now.
-    ///
-    /// # Errors
-    /// The errors of [`HeldLock::verify`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: dropping the future has no effect on the lock.
-    pub async fn verify(&self) -> Result<Duration, LockError> {
-        self.lock.verify().await
-    }
-
-    /// Returns a fencing token for this hold: greater than every token taken before for this key,
-    /// in any process; across a failover only if the servers' clocks agree. See
-    /// [`HeldLock::fencing_token`].
-    ///
-    /// # Errors
-    /// The errors of [`HeldLock::fencing_token`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: dropping the future has no effect on the lock; a token may be skipped.
-    pub async fn fencing_token(&self) -> Result<FencingToken, LockError> {
-        self.lock.fencing_token().await
-    }
-
-    /// Completes when the lock is lost, and returns the reason. Never completes for a lock that is
-    /// released in time.
-    ///
-    /// # Cancel safety
-    /// Cancel safe: dropping the future has no effect on the lock.
-    pub async fn lost(&self) -> LockError {
-        self.lock.lost().await
     }
 
     /// Releases the lock and waits for the store to confirm.
@@ -478,7 +387,7 @@ impl LockGuard {
     /// Those of [`release`](Self::release). [`LockError::InvalidMode`] on a thread of a tokio runtime; the
     /// lock is then released in the background.
     pub fn release_blocking(self) -> Result<(), LockError> {
-        let key = self.key().into();
+        let key = self.lock.key().into();
         host::block_on(self.release()).unwrap_or_else(|| Err(LockError::in_runtime(key)))
     }
 }

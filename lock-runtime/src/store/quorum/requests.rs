@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+
 use crate::host::{Host, Timer};
 
 /// A request to one master that is under way.
@@ -70,14 +72,7 @@ pub(super) async fn answers_within<T>(
     requests: &mut Requests<T>,
 ) -> Option<Vec<(usize, T)>> {
     // Without a timer at first: masters in memory answer at once, also where there is no runtime.
-    let mut at_once = None;
-    poll_fn(|cx| {
-        if let Poll::Ready(answers) = requests.poll_answers(cx) {
-            at_once = Some(answers);
-        }
-        Poll::Ready(())
-    })
-    .await;
+    let at_once = poll_fn(|cx| requests.poll_answers(cx)).now_or_never();
     if at_once.is_some() {
         return at_once;
     }

@@ -9,11 +9,10 @@
 //! since they may wait for a replica that these do not need.
 
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 
+use futures_util::{StreamExt, stream};
 use redis::{Value, from_redis_value};
 use tokio::sync::oneshot;
 
@@ -196,15 +195,9 @@ impl Serving {
                 }
             }
         }
-        let mut under_way: Vec<Asked<'_>> = Vec::new();
-        let mut asked = asked.into_iter();
-        loop {
-            let room = UNDER_WAY.saturating_sub(under_way.len());
-            under_way.extend(asked.by_ref().take(room));
-            if under_way.is_empty() {
-                break;
-            }
-            for (call, verdict) in first_of(&mut under_way).await? {
+        let mut answers = stream::iter(asked).buffer_unordered(UNDER_WAY);
+        while let Some(answer) = answers.next().await {
+            for (call, verdict) in answer? {
                 if let Some(owned) = owned.get_mut(call) {
                     *owned = owned.clone().or(verdict);
                 }
@@ -252,23 +245,6 @@ impl Serving {
 
 /// The renewal of some locks, which ends with the call of each and what the server says of it.
 type Asked<'a> = Pin<Box<dyn Future<Output = Result<Vec<(usize, Ownership)>, StoreError>> + Send + 'a>>;
-
-/// Waits for the first of these to end, and takes it out.
-async fn first_of(asked: &mut Vec<Asked<'_>>) -> Result<Vec<(usize, Ownership)>, StoreError> {
-    poll_fn(|cx| {
-        let mut polled = asked.iter_mut().enumerate();
-        let ended = polled.find_map(|(nth, one)| match one.as_mut().poll(cx) {
-            Poll::Ready(answer) => Some((nth, answer)),
-            Poll::Pending => None,
-        });
-        let Some((nth, answer)) = ended else {
-            return Poll::Pending;
-        };
-        drop(asked.swap_remove(nth));
-        Poll::Ready(answer)
-    })
-    .await
-}
 
 fn refuse(calls: Vec<Call>, error: &StoreError) {
     for call in calls {

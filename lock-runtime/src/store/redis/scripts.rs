@@ -3,7 +3,8 @@
 //! commands, and none of them creates a lock. A script that grants a lock takes the fencing token
 //! first, so one that fails halfway leaves no lock.
 
-use once_cell::sync::Lazy;
+use std::sync::LazyLock;
+
 use redis::Script;
 
 use crate::store::Limited;
@@ -88,65 +89,66 @@ const SHARED: [&str; 6] = [
     include_str!("ops/owner.lua"),
 ];
 
-pub(super) static ACQUIRE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("ops/exclusive_acquire.lua")]));
-pub(super) static RENEW: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[include_str!("ops/exclusive_renew.lua")]));
-pub(super) static RELEASE: Lazy<LockScript> = Lazy::new(|| {
+pub(super) static ACQUIRE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("ops/exclusive_acquire.lua")]));
+pub(super) static RENEW: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[include_str!("ops/exclusive_renew.lua")]));
+pub(super) static RELEASE: LazyLock<LockScript> = LazyLock::new(|| {
     let (common, waiting) = (
         include_str!("ops/exclusive_release.lua"),
         include_str!("ops/exclusive_release_waiting.lua"),
     );
     LockScript::for_held(&[common, QUEUE, waiting])
 });
-pub(super) static FENCE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, include_str!("ops/exclusive_fence.lua")]));
-pub(super) static ACQUIRE_ALONE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(&[include_str!("ops/exclusive_acquire_alone.lua")]));
-pub(super) static RELEASE_ALONE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[include_str!("ops/exclusive_release_alone.lua")]));
-pub(super) static SHARED_RELEASE_ALONE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_release_alone.lua")])));
-pub(super) static RAISE_FENCE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[include_str!("ops/raise_fence.lua")]));
-pub(super) static RAISE_OWN_FENCE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[include_str!("ops/exclusive_raise_fence.lua")]));
-pub(super) static JOIN: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, STAND, include_str!("queue/queue_join.lua")]));
-pub(super) static REFRESH: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[QUEUE, include_str!("queue/queue_refresh.lua")]));
-pub(super) static TAKE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, include_str!("queue/queue_take.lua")]));
-pub(super) static ACQUIRE_ALL: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("ops/acquire_all.lua")]));
+pub(super) static FENCE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[NEXT_FENCE, include_str!("ops/exclusive_fence.lua")]));
+pub(super) static ACQUIRE_ALONE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::new(&[include_str!("ops/exclusive_acquire_alone.lua")]));
+pub(super) static RELEASE_ALONE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[include_str!("ops/exclusive_release_alone.lua")]));
+pub(super) static SHARED_RELEASE_ALONE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_release_alone.lua")])));
+pub(super) static RAISE_FENCE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[include_str!("ops/raise_fence.lua")]));
+pub(super) static RAISE_OWN_FENCE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[include_str!("ops/exclusive_raise_fence.lua")]));
+pub(super) static JOIN: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, STAND, include_str!("queue/queue_join.lua")]));
+pub(super) static REFRESH: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[QUEUE, include_str!("queue/queue_refresh.lua")]));
+pub(super) static TAKE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[NEXT_FENCE, include_str!("queue/queue_take.lua")]));
+pub(super) static ACQUIRE_ALL: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("ops/acquire_all.lua")]));
 
 /// Reads the mark of a server.
-pub(super) static MARK: Lazy<LockScript> = Lazy::new(|| LockScript::for_held(&[include_str!("connection/mark.lua")]));
+pub(super) static MARK: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[include_str!("connection/mark.lua")]));
 /// The scripts that take a lock, for a server that keeps a mark.
 const MARKED: &str = include_str!("ops/marked.lua");
-pub(super) static MARKED_ACQUIRE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(&[MARKED, NEXT_FENCE, QUEUE, include_str!("ops/exclusive_acquire.lua")]));
-pub(super) static MARKED_ACQUIRE_ALL: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(&[MARKED, NEXT_FENCE, QUEUE, include_str!("ops/acquire_all.lua")]));
-pub(super) static MARKED_JOIN: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(&[MARKED, NEXT_FENCE, QUEUE, STAND, include_str!("queue/queue_join.lua")]));
-pub(super) static MARKED_TAKE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[MARKED, NEXT_FENCE, include_str!("queue/queue_take.lua")]));
+pub(super) static MARKED_ACQUIRE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::new(&[MARKED, NEXT_FENCE, QUEUE, include_str!("ops/exclusive_acquire.lua")]));
+pub(super) static MARKED_ACQUIRE_ALL: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::new(&[MARKED, NEXT_FENCE, QUEUE, include_str!("ops/acquire_all.lua")]));
+pub(super) static MARKED_JOIN: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::new(&[MARKED, NEXT_FENCE, QUEUE, STAND, include_str!("queue/queue_join.lua")]));
+pub(super) static MARKED_TAKE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[MARKED, NEXT_FENCE, include_str!("queue/queue_take.lua")]));
 
-pub(super) static SHARED_ACQUIRE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(&shared(&[include_str!("ops/shared_acquire.lua")])));
-pub(super) static SHARED_RENEW: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_renew.lua")])));
-pub(super) static SHARED_RELEASE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_release.lua")])));
-pub(super) static SHARED_FENCE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_fence.lua")])));
-pub(super) static SHARED_JOIN: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(&shared(&[STAND, include_str!("queue/shared_join.lua")])));
-pub(super) static SHARED_REFRESH: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&shared(&[include_str!("queue/shared_refresh.lua")])));
-pub(super) static SHARED_TAKE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&shared(&[include_str!("queue/shared_take.lua")])));
+pub(super) static SHARED_ACQUIRE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::new(&shared(&[include_str!("ops/shared_acquire.lua")])));
+pub(super) static SHARED_RENEW: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_renew.lua")])));
+pub(super) static SHARED_RELEASE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_release.lua")])));
+pub(super) static SHARED_FENCE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_fence.lua")])));
+pub(super) static SHARED_JOIN: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::new(&shared(&[STAND, include_str!("queue/shared_join.lua")])));
+pub(super) static SHARED_REFRESH: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&shared(&[include_str!("queue/shared_refresh.lua")])));
+pub(super) static SHARED_TAKE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&shared(&[include_str!("queue/shared_take.lua")])));
 
 fn shared<'a>(parts: &[&'a str]) -> Vec<&'a str> {
     [&SHARED, parts].concat()

@@ -220,7 +220,7 @@ async fn queue(url: &str) {
                 .fencing();
             calls.spawn(async move {
                 let guard = request.acquire().await.unwrap();
-                (number, guard.fencing_token().await.unwrap().get())
+                (number, guard.handle().fencing_token().await.unwrap().get())
             });
         }
         child_says("waiting");
@@ -268,10 +268,15 @@ async fn many(url: &str, count: usize, lease: Duration) {
     let (mut left, mut renewals, watched) = (lease, 0, Instant::now());
     while renewals == 0 && watched.elapsed() < lease * 2 {
         tokio::time::sleep(Duration::from_millis(250)).await;
-        left = guards.iter().map(LockGuard::remaining).min().unwrap().min(left);
+        left = guards
+            .iter()
+            .map(|guard| guard.handle().remaining())
+            .min()
+            .unwrap()
+            .min(left);
         renewals = guards.iter().map(|guard| guard.handle().renewals()).min().unwrap();
     }
-    let lost = guards.iter().filter(|guard| !guard.is_held()).count();
+    let lost = guards.iter().filter(|guard| !guard.handle().is_held()).count();
     child_says(format_args!("watched {} {renewals} {lost}", left.as_millis()));
     child_hears();
 }
@@ -304,7 +309,7 @@ async fn lose_many(url: &str, count: usize, lease: Duration) {
     take_many(&locks, count, lease, &mut guards).await;
     child_says("held");
     for guard in &guards {
-        guard.lost().await;
+        guard.handle().lost().await;
     }
     child_says(format_args!("lost {}", Stamp::now()));
     child_hears();
@@ -476,8 +481,8 @@ async fn log(url: &str) {
     while first.handle().renewals() == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    first.verify().await.unwrap();
-    first.fencing_token().await.unwrap();
+    first.handle().verify().await.unwrap();
+    first.handle().fencing_token().await.unwrap();
     first.release().await.unwrap();
     waiter.await.unwrap().unwrap().unwrap();
     drop(locks.lock("logged").acquire().await.unwrap());

@@ -194,7 +194,8 @@ fn a_lock_is_renewed_wherever_its_slot_is() {
                     world.now()
                 );
             }
-            held.verify()
+            held.handle()
+                .verify()
                 .await
                 .unwrap_or_else(|error| panic!("{mode}, {state:?}: {error}"));
             held.release().await.unwrap();
@@ -476,7 +477,7 @@ fn a_former_master_that_goes_on_gives_no_call_a_body_by_what_it_answers() {
         let world = Arc::new(world);
         let [one, other] = [0, 1].map(|number| world.process(number));
         let before = one.locks.lock(KEY).fencing().acquire().await.unwrap();
-        let token = before.fencing_token().await.unwrap();
+        let token = before.handle().fencing_token().await.unwrap();
         before.release().await.unwrap();
         other.locks.check_connection().await.unwrap();
         let former = cluster.owner(slot_of(LOCK.as_bytes()));
@@ -492,7 +493,7 @@ fn a_former_master_that_goes_on_gives_no_call_a_body_by_what_it_answers() {
         cluster.is_apart(Some(former));
         cluster.promotes(next, || ms(10));
         let held = other.locks.lock(KEY).fencing().wait(WAIT).acquire().await.unwrap();
-        assert!(held.fencing_token().await.unwrap() > token);
+        assert!(held.handle().fencing_token().await.unwrap() > token);
         sleep(2 * SECOND).await;
         cluster.node(former).freeze(false);
         let mut has_granted = false;
@@ -503,7 +504,7 @@ fn a_former_master_that_goes_on_gives_no_call_a_body_by_what_it_answers() {
                 .read(|engine| engine.data.get(LOCK.as_bytes()).is_some());
         }
         assert!(has_granted, "the former master has carried out nothing");
-        held.verify().await.unwrap();
+        held.handle().verify().await.unwrap();
         waiting.iter().for_each(JoinHandle::abort);
         sleep(SECOND).await;
         assert!(inside.lock().unwrap().is_empty(), "{:?}", inside.lock().unwrap());

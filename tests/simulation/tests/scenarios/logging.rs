@@ -59,7 +59,7 @@ fn a_loss_that_a_call_finds_is_told_once() {
         let held = caller.locks.lock("stock").lease(LEASE).acquire();
         let held = caller.spawn(held).await.unwrap().unwrap();
         drop(world.server.command(&["SET", "dist_lock:stock", "other"]));
-        assert!(held.verify().await.is_err());
+        assert!(held.handle().verify().await.is_err());
         assert!(held.release().await.is_err());
         assert_eq!(
             the_one(&log.warnings()).field("reason"),

@@ -256,7 +256,7 @@ async fn a_call_that_stands_still_at_any_await_holds_others_up_until_its_votes_a
                 if let Err(frozen) = asked {
                     drop(tokio::spawn(frozen));
                     sleep(100 * MS).await;
-                    assert!(guard.is_held());
+                    assert!(guard.handle().is_held());
                     take_back(&client, what, &value, &receipt, queues);
                 }
                 guard.release().await.unwrap();

@@ -31,7 +31,7 @@ async fn a_renewal_that_a_minority_answers_leaves_the_deadline() {
     for server in &masters.servers[1..] {
         server.script(|asked: &Asked| if asked.op == Op::Renew { Fate::Lost } else { PROMPT });
     }
-    let end = guard.lost().await;
+    let end = guard.handle().lost().await;
     assert!(end.is_lost(), "{end:?}");
     let took = began.elapsed();
     assert!(took.abs_diff(VALID) <= 5 * MS, "ended after {took:?}");
@@ -50,7 +50,7 @@ async fn a_renewal_that_a_majority_answers_moves_the_deadline() {
     sleep(10 * MS).await;
     masters.servers[0].script(|asked: &Asked| if asked.op == Op::Renew { Fate::Lost } else { PROMPT });
     sleep(5 * LEASE).await;
-    assert!(guard.is_held(), "{:?}", masters.events());
+    assert!(guard.handle().is_held(), "{:?}", masters.events());
     guard.release().await.unwrap();
 }
 
@@ -63,14 +63,14 @@ async fn a_vote_that_a_minority_has_lost_does_not_end_the_lock_and_is_won_back()
     for lost in 0..3 {
         masters.servers[lost].flush();
         sleep(LEASE).await;
-        assert!(guard.is_held(), "{:?}", masters.events());
+        assert!(guard.handle().is_held(), "{:?}", masters.events());
         assert_eq!(masters.votes("k", OTHER), [0, 1, 2]);
     }
     for server in &masters.servers[..2] {
         server.flush();
     }
     let began = Instant::now();
-    assert!(guard.lost().await.is_lost());
+    assert!(guard.handle().lost().await.is_lost());
     assert!(began.elapsed() <= LEASE, "{:?}", began.elapsed());
     drop(guard);
     sleep(Duration::from_secs(1)).await;
@@ -121,7 +121,7 @@ async fn a_call_whose_queue_is_flushed_goes_on() {
     masters.servers[0].flush();
     sleep(50 * MS).await;
     assert!(!call.is_finished(), "two calls hold the lock");
-    assert!(guard.is_held());
+    assert!(guard.handle().is_held());
     guard.release().await.unwrap();
     let began = Instant::now();
     let guard = call.await.unwrap().unwrap();
@@ -253,7 +253,7 @@ async fn a_master_that_has_lost_its_vote_does_not_end_the_lock_by_answering_firs
     let answers = client.store.renew_each(&[check]).await.unwrap();
     assert_eq!(answers, [Some(Ownership::Owned)]);
     sleep(LEASE).await;
-    assert!(guard.is_held(), "{:?}", masters.events());
+    assert!(guard.handle().is_held(), "{:?}", masters.events());
     drop(guard);
 }
 

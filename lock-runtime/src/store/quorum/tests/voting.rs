@@ -141,7 +141,7 @@ async fn a_release_that_arrives_late_takes_no_vote_of_a_later_round() {
     held.notify_one();
     let guard = call.await.unwrap();
     sleep(50 * MS).await;
-    assert!(guard.is_held());
+    assert!(guard.handle().is_held());
     assert_eq!(masters.votes("k", OTHER), [0, 1, 2], "{:?}", masters.events());
 }
 
@@ -260,7 +260,7 @@ async fn tokens_grow_though_a_master_dies_between_the_votes_and_the_second_phase
         });
         let request = client.locks.lock("k").lease(LEASE).wait(LEASE).fencing();
         let guard = request.acquire().await.unwrap();
-        let token = guard.fencing_token().await.unwrap().get();
+        let token = guard.handle().fencing_token().await.unwrap().get();
         assert!(token > last, "{token} after {last}");
         last = token;
         guard.release().await.unwrap();
@@ -289,7 +289,7 @@ async fn tokens_grow_though_the_master_dies_that_gave_the_last_one() {
             masters.servers[dead].kill();
             let request = client.locks.lock("k").lease(LEASE).wait(LEASE).fencing();
             let guard = request.acquire().await.unwrap();
-            let token = guard.fencing_token().await.unwrap().get();
+            let token = guard.handle().fencing_token().await.unwrap().get();
             assert!(token > last, "{token} after {last}");
             last = token;
             guard.release().await.unwrap();
@@ -337,7 +337,7 @@ async fn a_call_that_was_handed_a_later_master_leaves_it_to_who_has_an_earlier_o
     drop(guard);
     masters.servers[0].remove("k", "first:h:1:x");
     let guard = waits.await.unwrap().unwrap();
-    assert!(guard.is_held());
+    assert!(guard.handle().is_held());
 }
 
 /// Otherwise clients that see one master only would hand the lock to each other there for ever.

@@ -1,6 +1,6 @@
 //! The slots of a cluster, by which keys are spread over its nodes.
 
-use once_cell::sync::Lazy;
+use std::sync::LazyLock;
 
 /// The number of slots.
 pub(in crate::store::redis) const SLOTS: u16 = 16_384;
@@ -24,7 +24,7 @@ pub(in crate::store::redis) fn tag_in(slot: u16) -> u32 {
 }
 
 /// For each slot the smallest number that lies in it.
-static TAGS: Lazy<Vec<u32>> = Lazy::new(|| {
+static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     let mut tags = vec![None; usize::from(SLOTS)];
     let mut left = tags.len();
     for number in 0_u32.. {

@@ -2,10 +2,9 @@
 //! <time of its end>`, and `GETSET` to take over an expired lock. This store takes each step in one
 //! script, by the server's clock. Those services read its locks like their own.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use once_cell::sync::Lazy;
 use redis::Value;
 use tokio::sync::watch;
 
@@ -28,16 +27,18 @@ const SUFFIX: &str = "_lock";
 
 const COMMON: &str = include_str!("legacy.lua");
 
-static ACQUIRE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::new(&[NEXT_FENCE, COMMON, include_str!("legacy_acquire.lua")]));
-static RENEW: Lazy<LockScript> = Lazy::new(|| LockScript::for_held(&[COMMON, include_str!("legacy_renew.lua")]));
-static RELEASE: Lazy<LockScript> = Lazy::new(|| LockScript::for_held(&[COMMON, include_str!("legacy_release.lua")]));
-static FENCE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[NEXT_FENCE, COMMON, include_str!("legacy_fence.lua")]));
-static INSPECT: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_looking(&[COMMON, include_str!("legacy_inspect.lua")].concat()));
-static FORCE_RELEASE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[COMMON, include_str!("legacy_force_release.lua")]));
+static ACQUIRE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::new(&[NEXT_FENCE, COMMON, include_str!("legacy_acquire.lua")]));
+static RENEW: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[COMMON, include_str!("legacy_renew.lua")]));
+static RELEASE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[COMMON, include_str!("legacy_release.lua")]));
+static FENCE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[NEXT_FENCE, COMMON, include_str!("legacy_fence.lua")]));
+static INSPECT: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_looking(&[COMMON, include_str!("legacy_inspect.lua")].concat()));
+static FORCE_RELEASE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[COMMON, include_str!("legacy_force_release.lua")]));
 
 #[cfg(lock_simulation)]
 pub(super) fn all() -> [(&'static str, &'static LockScript); 6] {

@@ -1,6 +1,7 @@
 //! Inspects, lists and releases a server's locks for operators.
 
-use once_cell::sync::Lazy;
+use std::sync::LazyLock;
+
 use redis::{Value, from_redis_value};
 
 use crate::store::info::LockInfo;
@@ -19,9 +20,9 @@ const SCANNED: usize = 1000;
 /// clients.
 pub(in crate::store::redis) const BATCH: usize = 100;
 
-static INSPECT: Lazy<LockScript> = Lazy::new(|| LockScript::for_looking(include_str!("inspect.lua")));
-static FORCE_RELEASE: Lazy<LockScript> =
-    Lazy::new(|| LockScript::for_held(&[QUEUE, include_str!("force_release.lua")]));
+static INSPECT: LazyLock<LockScript> = LazyLock::new(|| LockScript::for_looking(include_str!("inspect.lua")));
+static FORCE_RELEASE: LazyLock<LockScript> =
+    LazyLock::new(|| LockScript::for_held(&[QUEUE, include_str!("force_release.lua")]));
 
 #[cfg(lock_simulation)]
 pub(in crate::store::redis) fn all() -> [(&'static str, &'static LockScript); 2] {
