@@ -315,7 +315,7 @@ async fn a_key_of_another_type_is_a_typed_error_and_stays() {
     server.cmd(&["HSET", &stored("hash"), "field", "value"]);
     for request in [
         locks.lock("hash"),
-        locks.lock("hash").fencing(),
+        locks.lock("hash").fencing(true),
         locks.lock("hash").wait(Duration::ZERO),
     ] {
         let error = request.wait(PATIENCE).acquire().await.unwrap_err();
@@ -386,7 +386,7 @@ async fn a_foreign_key_without_expiry_is_busy_and_is_left_alone() {
     let server = Server::start();
     let locks = connected(&server.url()).await;
     server.cmd(&["SET", &stored("foreign"), "somebody"]);
-    for request in [locks.lock("foreign"), locks.lock("foreign").fencing()] {
+    for request in [locks.lock("foreign"), locks.lock("foreign").fencing(true)] {
         let error = request.wait(Duration::from_secs(3)).acquire().await.unwrap_err();
         let LockError::Busy {
             holder: Some(holder),

@@ -135,10 +135,10 @@ async fn losing_one_key_cancels_the_body_and_the_others_are_released() {
 async fn one_token_fences_all_keys() {
     let (_server, managers) = places();
     for locks in &managers {
-        let before = locks.lock("b").fencing().acquire().await.unwrap();
+        let before = locks.lock("b").fencing(true).acquire().await.unwrap();
         let last = before.fencing_token().await.unwrap().get();
         before.release().await.unwrap();
-        let all = locks.lock_all(["a", "b"]).fencing().acquire().await.unwrap();
+        let all = locks.lock_all(["a", "b"]).fencing(true).acquire().await.unwrap();
         let token = all.fencing_token().await.unwrap().get();
         assert!(token > last);
         all.release().await.unwrap();
@@ -189,11 +189,11 @@ async fn contradictions_are_refused_with_what_to_ask_for() {
     let (_server, [locks, ..]) = places();
     let contradictions = [
         locks.lock_all(["a", "b"]).read(),
-        locks.lock_all(["a", "b"]).fair(),
+        locks.lock_all(["a", "b"]).fair(true),
         locks.lock("a").semaphore(0),
         locks.lock("a").owner(""),
-        locks.lock("a").read().fencing(),
-        locks.lock("a").semaphore(2).fencing(),
+        locks.lock("a").read().fencing(true),
+        locks.lock("a").semaphore(2).fencing(true),
         locks.lock("a").read().write(),
         locks.lock("a").mode(LockMode::Exclusive).owner("flow"),
     ];

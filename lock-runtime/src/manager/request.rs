@@ -192,14 +192,14 @@ impl LockRequest {
         self.mode(LockMode::owner(name))
     }
 
-    /// Allows nested calls: if the call tree already holds this lock in the same mode, re-enters it
-    /// instead of failing with [`LockError::WouldDeadlock`]. Off by default.
+    /// Sets whether a nested call re-enters the lock if the call tree already holds it in the same
+    /// mode. Defaults to `false`: the call fails with [`LockError::WouldDeadlock`].
     ///
     /// The lock is released when the last of these calls has ended. Tasks that a body spawns by
     /// `tokio::spawn`, or runs in a `LocalSet` or runtime of its own, are not part of its call
     /// tree; see [`current`](crate::current).
-    pub fn reentrant(mut self) -> Self {
-        self.0.options.reentrant = true;
+    pub fn reentrant(mut self, reentrant: bool) -> Self {
+        self.0.options.reentrant = reentrant;
         self
     }
 
@@ -221,36 +221,36 @@ impl LockRequest {
         self
     }
 
-    /// Takes a [fencing token](crate::HeldLock::fencing_token) in the same step as the lock. Off by
-    /// default.
-    pub fn fencing(mut self) -> Self {
-        self.0.options.fencing = true;
+    /// Sets whether the call takes a [fencing token](crate::HeldLock::fencing_token) in the same step as
+    /// the lock. Defaults to `false`.
+    pub fn fencing(mut self, fencing: bool) -> Self {
+        self.0.options.fencing = fencing;
         self
     }
 
-    /// Makes the call take its own place in the store's queue, first come, first served: the fair
-    /// calls of all processes get the lock in the order in which they joined that queue. Off by
-    /// default.
+    /// Sets whether the call takes its own place in the store's queue, first come, first served: the
+    /// fair calls of all processes get the lock in the order in which they joined that queue. Defaults
+    /// to `false`.
     ///
-    /// The call overtakes no waiter in that queue, not even with a `wait` of zero, which tries once
+    /// A fair call overtakes no waiter in that queue, not even with a `wait` of zero, which tries once
     /// and leaves. The calls that are not fair have one place in it per process. The store skips
     /// waiters that have died.
     ///
     /// Every grant then comes from the store instead of being handed over inside the process, which
     /// is slower, and each waiting call takes a place in the store.
-    pub fn fair(mut self) -> Self {
-        self.0.options.fair = true;
+    pub fn fair(mut self, fair: bool) -> Self {
+        self.0.options.fair = fair;
         self
     }
 
-    /// Makes the release return once it is queued, in order, on the connection, without waiting for
-    /// the store's answer. Off by default.
+    /// Sets whether the release returns once it is queued, in order, on the connection, without waiting
+    /// for the store's answer. Defaults to `false`.
     ///
-    /// The release is sent within 100 ms, even if the runtime no longer runs tasks. If it fails, or
+    /// A pipelined release is sent within 100 ms, even if the runtime no longer runs tasks. If it fails, or
     /// finds the lock lost, the caller gets no error: the failure is logged by `tracing` and
     /// counted in [`Stats`](crate::Stats).
-    pub fn pipelined(mut self) -> Self {
-        self.0.options.pipelined = true;
+    pub fn pipelined(mut self, pipelined: bool) -> Self {
+        self.0.options.pipelined = pipelined;
         self
     }
 
@@ -388,5 +388,27 @@ impl LockRequest {
             (Ok(value), Ok(())) => Ok(value),
             (Err(error), _) | (Ok(_), Err(error)) => Err(*error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::error::LockError;
+    use crate::manager::{LockManager, LockRequest};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flag_can_be_switched_off_again() -> Result<(), Box<dyn std::error::Error>> {
+        let locks = LockManager::builder("memory://").build()?;
+        let on = |request: LockRequest| request.reentrant(true).fencing(true).fair(true).pipelined(true);
+        let off = |request: LockRequest| request.reentrant(false).fencing(false).fair(false).pipelined(false);
+        let plain = locks.lock("k");
+        assert_eq!(
+            format!("{:?}", off(on(plain.clone()))),
+            format!("{plain:?}"),
+            "nothing else is left of them"
+        );
+        let nested = off(on(plain.clone())).run(off(on(plain)).run(async {})).await?;
+        assert!(matches!(nested, Err(LockError::WouldDeadlock { .. })), "{nested:?}");
+        Ok(())
     }
 }
