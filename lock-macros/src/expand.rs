@@ -335,7 +335,8 @@ impl LockOptions {
     /// Writes `.lease(…).wait(…)`.
     fn settings(&self, private: &Ident) -> TokenStream {
         let mut settings = match &self.mode {
-            None | Some(Mode::Exclusive) => TokenStream::new(),
+            None => TokenStream::new(),
+            Some(Mode::Exclusive) => quote! { .exclusive() },
             Some(Mode::Read) => quote! { .read() },
             Some(Mode::Write) => quote! { .write() },
             Some(Mode::Semaphore(permits)) => quote! { .semaphore(#permits) },

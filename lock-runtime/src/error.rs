@@ -91,7 +91,7 @@ pub enum LockError {
         /// The key, without the manager's prefix.
         key: Box<str>,
         /// The problem, and what to ask for instead.
-        problem: &'static str,
+        problem: Box<str>,
     },
     /// An annotated function that names no manager was called before [`init`](crate::init) or
     /// [`init_with`](crate::init_with) had created the global manager.
@@ -173,9 +173,8 @@ impl fmt::Display for LockError {
             Self::InvalidKey { key, problem } => write!(f, "{}: {problem}", unusable_key(key, *problem)),
             Self::InvalidLease { key, lease } => write!(
                 f,
-                "lock `{key}` cannot have a `lease`, `at_least`, `lock_delay` or `max_hold` of {lease:?}; give at most {} days, a `lease` of \
-                 at least {MIN_LEASE:?} that is longer than the manager's `skew`, and a `max_hold` above zero",
-                MAX_LEASE.as_secs() / 86_400
+                "lock `{key}` cannot have a `lease`, `at_least`, `lock_delay` or `max_hold` of {lease:?}; give at most {MAX_DAYS} days, a `lease` of \
+                 at least {MIN_LEASE:?} that is longer than the manager's `skew`, and a `max_hold` above zero"
             ),
             Self::InvalidMode { key, problem } => write!(f, "invalid request for lock `{key}`: {problem}"),
             Self::NotConfigured { key } => {
@@ -400,45 +399,77 @@ impl LostReason {
     }
 }
 
-/// The problem of an invalid request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ModeProblem {
+/// The problem of a request that no lock can be taken for. Its `Display` says what to ask for instead.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(crate) enum RequestProblem {
+    /// The lease, which this contains, is shorter than [`MIN_LEASE`](crate::MIN_LEASE), longer than
+    /// [`MAX_LEASE`](crate::MAX_LEASE), or used up by the manager's
+    /// [`skew`](crate::LockManagerBuilder::skew).
+    #[error(
+        "no lock can have a `lease` of {0:?}; give {MIN_LEASE:?} to {MAX_DAYS} days, and more than the manager's `skew`"
+    )]
+    Lease(Duration),
+    /// The `at_least`, which this contains, is longer than [`MAX_LEASE`](crate::MAX_LEASE).
+    #[error("no lock can stay taken for an `at_least` of {0:?}; give at most {MAX_DAYS} days")]
+    AtLeast(Duration),
+    /// The `lock_delay`, which this contains, is longer than [`MAX_LEASE`](crate::MAX_LEASE).
+    #[error("no lock can stay closed for a `lock_delay` of {0:?}; give at most {MAX_DAYS} days")]
+    LockDelay(Duration),
+    /// The `max_hold` is zero.
+    #[error("no body can run for a `max_hold` of zero; give a longer one, or leave it out")]
+    MaxHold,
+    /// The request was given more than one mode.
+    #[error("a lock has one mode, and more than one is given; leave out all but one")]
     TwoModes,
+    /// A semaphore was asked for with no permits.
+    #[error("a semaphore has at least one permit; give one or more")]
     NoPermits,
+    /// A fencing token was asked for in a mode with several holders at once, `read` or `semaphore`.
+    #[error(
+        "a fencing token tells one holder from the next, and under `read` or `semaphore` there are several at once; leave the token out, \
+         switch it off where it is the manager's default, or take an exclusive lock or `write`"
+    )]
     ManyToFence,
+    /// The owner's name is empty.
+    #[error("the owner's name is empty; give one that is not")]
     NoOwner,
+    /// The owner's name is longer than 1,024 bytes when it is percent-encoded.
+    #[error("the owner's name is longer than 1,024 bytes; give a shorter one, such as a hash of it")]
     LongOwner,
+    /// Several keys were asked for in a mode that is not exclusive.
+    #[error(
+        "several keys are locked exclusively; leave the mode out, give `exclusive` where the manager's default is another one, or lock one \
+         key"
+    )]
     SeveralInAMode,
+    /// Several keys were asked for under `fair`.
+    #[error(
+        "several keys have no common queue; leave `fair` out, switch it off where it is the manager's default, or lock one key"
+    )]
     SeveralFair,
+    /// The store is a quorum, and the request is `fair` or in a mode that is not exclusive.
+    #[error(
+        "`fair` and every mode but exclusive need one server that keeps the order, and a quorum has several; leave it out, or keep these \
+         locks on one server, or behind sentinels or a cluster"
+    )]
     OneServer,
+    /// The store is a quorum, and the lock may be kept for longer than its
+    /// [`longest_lease`](crate::LockManagerBuilder::longest_lease).
+    #[error(
+        "its `lease` with the `lock_delay`, or its `at_least`, is longer than the longest lease of this quorum; give a shorter one, or a \
+         longer `longest_lease` to the manager, and the same in all processes"
+    )]
     LongLease,
+    /// A blocking method was called on a thread of a tokio runtime.
+    #[error(
+        "this is a thread of a tokio runtime, whose tasks would wait as well; await `acquire` and `release` instead, in `spawn_blocking` by \
+         `Handle::current().block_on(…)`"
+    )]
+    InRuntime,
 }
 
-impl ModeProblem {
-    /// Returns the problem, and what to ask for instead.
-    pub(crate) const fn text(self) -> &'static str {
-        match self {
-            Self::TwoModes => "a lock has one mode, and the call gives more than one; leave out all but one",
-            Self::NoPermits => "a semaphore has at least one permit; give one or more",
-            Self::ManyToFence => {
-                "a fencing token tells one holder from the next, and under `read` or `semaphore` there are several at \
-                 once; leave the token out, or take an exclusive lock or `write`"
-            }
-            Self::NoOwner => "the owner's name is empty; give one that is not",
-            Self::LongOwner => "the owner's name is longer than 1,024 bytes; give a shorter one, such as a hash of it",
-            Self::SeveralInAMode => "several keys are locked exclusively; leave the mode out, or lock one key",
-            Self::OneServer => {
-                "`fair` and every mode but exclusive need one server that keeps the order, and a quorum has several; leave it out, or \
-                 keep these locks on one server, or behind sentinels or a cluster"
-            }
-            Self::LongLease => {
-                "its `lease` with the `lock_delay`, or its `at_least`, is longer than the longest lease of this quorum; give a shorter one, \
-                 or a longer `longest_lease` to the manager, and the same in all processes"
-            }
-            Self::SeveralFair => "several keys have no common queue; leave `fair` out, or lock one key",
-        }
-    }
-}
+/// The longest lease, in days.
+const MAX_DAYS: u64 = MAX_LEASE.as_secs() / 86_400;
 
 impl LockError {
     /// Returns the key that the error is about, without the manager's prefix. For an invalid key,
@@ -544,13 +575,26 @@ impl LockError {
         Self::InvalidKey { key, problem }
     }
 
+    /// Returns the error of an invalid request.
+    pub(crate) fn of_request(key: Box<str>, problem: RequestProblem) -> Self {
+        match problem {
+            RequestProblem::Lease(lease) | RequestProblem::AtLeast(lease) | RequestProblem::LockDelay(lease) => {
+                Self::InvalidLease { key, lease }
+            }
+            RequestProblem::MaxHold => Self::InvalidLease {
+                key,
+                lease: Duration::ZERO,
+            },
+            problem => Self::InvalidMode {
+                key,
+                problem: problem.to_string().into(),
+            },
+        }
+    }
+
     /// Returns the error of a call that would block a thread of a runtime.
     pub(crate) fn in_runtime(key: Box<str>) -> Self {
-        Self::InvalidMode {
-            key,
-            problem: "this is a thread of a tokio runtime, whose tasks would wait as well; await `acquire` and `release` instead, in \
-                      `spawn_blocking` by `Handle::current().block_on(…)`",
-        }
+        Self::of_request(key, RequestProblem::InRuntime)
     }
 }
 
@@ -591,11 +635,8 @@ mod tests {
         }
     }
 
-    fn request(problem: ModeProblem) -> LockError {
-        LockError::InvalidMode {
-            key: key(),
-            problem: problem.text(),
-        }
+    fn request(problem: RequestProblem) -> LockError {
+        LockError::of_request(key(), problem)
     }
 
     fn store(source: StoreError) -> LockError {
@@ -738,44 +779,47 @@ mod tests {
                  of at least 10ms that is longer than the manager's `skew`, and a `max_hold` above zero",
             ),
             (
-                request(ModeProblem::TwoModes),
-                "invalid request for lock `inventory:7`: a lock has one mode, and the call gives more than one; leave out all but one",
+                request(RequestProblem::TwoModes),
+                "invalid request for lock `inventory:7`: a lock has one mode, and more than one is given; leave out all but one",
             ),
             (
-                request(ModeProblem::NoPermits),
+                request(RequestProblem::NoPermits),
                 "invalid request for lock `inventory:7`: a semaphore has at least one permit; give one or more",
             ),
             (
-                request(ModeProblem::ManyToFence),
+                request(RequestProblem::ManyToFence),
                 "invalid request for lock `inventory:7`: a fencing token tells one holder from the next, and under `read` or `semaphore` \
-                 there are several at once; leave the token out, or take an exclusive lock or `write`",
+                 there are several at once; leave the token out, switch it off where it is the manager's default, or take an exclusive \
+                 lock or `write`",
             ),
             (
-                request(ModeProblem::NoOwner),
+                request(RequestProblem::NoOwner),
                 "invalid request for lock `inventory:7`: the owner's name is empty; give one that is not",
             ),
             (
-                request(ModeProblem::LongOwner),
+                request(RequestProblem::LongOwner),
                 "invalid request for lock `inventory:7`: the owner's name is longer than 1,024 bytes; give a shorter one, such as a hash of \
                  it",
             ),
             (
-                request(ModeProblem::OneServer),
+                request(RequestProblem::OneServer),
                 "invalid request for lock `inventory:7`: `fair` and every mode but exclusive need one server that keeps the order, and a \
                  quorum has several; leave it out, or keep these locks on one server, or behind sentinels or a cluster",
             ),
             (
-                request(ModeProblem::LongLease),
+                request(RequestProblem::LongLease),
                 "invalid request for lock `inventory:7`: its `lease` with the `lock_delay`, or its `at_least`, is longer than the longest \
                  lease of this quorum; give a shorter one, or a longer `longest_lease` to the manager, and the same in all processes",
             ),
             (
-                request(ModeProblem::SeveralInAMode),
-                "invalid request for lock `inventory:7`: several keys are locked exclusively; leave the mode out, or lock one key",
+                request(RequestProblem::SeveralInAMode),
+                "invalid request for lock `inventory:7`: several keys are locked exclusively; leave the mode out, give `exclusive` where the \
+                 manager's default is another one, or lock one key",
             ),
             (
-                request(ModeProblem::SeveralFair),
-                "invalid request for lock `inventory:7`: several keys have no common queue; leave `fair` out, or lock one key",
+                request(RequestProblem::SeveralFair),
+                "invalid request for lock `inventory:7`: several keys have no common queue; leave `fair` out, switch it off where it is the \
+                 manager's default, or lock one key",
             ),
             (
                 LockError::NotConfigured { key: key() },

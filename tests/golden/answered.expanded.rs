@@ -9,6 +9,7 @@ pub(crate) async fn report(r#type: Kind, path: &str) -> Report {
             &__LOCK_SITE,
             __lock_private::key().text("report:").value(&r#type).text(":").raw(&path),
         )
+        .exclusive()
         .renew(false)
         .fair(true)
         .pipelined(true)

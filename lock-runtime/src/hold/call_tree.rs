@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::EndCause;
-use crate::error::{LockError, LostReason, ModeProblem};
+use crate::error::{LockError, LostReason, RequestProblem};
 use crate::hold::backend::Backend;
 use crate::hold::{Hold, Shield};
 use crate::host::{self, TaskId};
@@ -343,10 +343,7 @@ impl HeldLock {
             return Ok(fence);
         }
         if !self.held.value.mode().is_fenced() {
-            return Err(LockError::InvalidMode {
-                key: self.held.name(),
-                problem: ModeProblem::ManyToFence.text(),
-            });
+            return Err(LockError::of_request(self.held.name(), RequestProblem::ManyToFence));
         }
         let (store, value) = (&self.held.manager.store, &self.held.value);
         let answer = if self.held.keys().others.is_empty() {
