@@ -74,24 +74,14 @@ pub enum LockError {
         /// The problem with the key.
         problem: KeyProblem,
     },
-    /// The lease cannot be used: it is shorter than [`MIN_LEASE`](crate::MIN_LEASE), longer than
-    /// [`MAX_LEASE`](crate::MAX_LEASE), or used up by the manager's `skew`. Or `at_least` or
-    /// `lock_delay` is longer than `MAX_LEASE`, or `max_hold` is zero.
+    /// The request is invalid: an option has a value that no lock can have, options exclude each
+    /// other, or a call would block a thread of a runtime.
     #[non_exhaustive]
-    InvalidLease {
+    InvalidRequest {
         /// The key, without the manager's prefix.
         key: Box<str>,
-        /// The duration that was asked for.
-        lease: Duration,
-    },
-    /// The request is invalid: its mode cannot be used, or it combines options that exclude each
-    /// other.
-    #[non_exhaustive]
-    InvalidMode {
-        /// The key, without the manager's prefix.
-        key: Box<str>,
-        /// The problem, and what to ask for instead.
-        problem: Box<str>,
+        /// The problem with the request.
+        problem: RequestProblem,
     },
     /// An annotated function that names no manager was called before [`init`](crate::init) or
     /// [`init_with`](crate::init_with) had created the global manager.
@@ -171,12 +161,7 @@ impl fmt::Display for LockError {
                  pass through a lock of the same mode, or take the lock once, in the outer function"
             ),
             Self::InvalidKey { key, problem } => write!(f, "{}: {problem}", unusable_key(key, *problem)),
-            Self::InvalidLease { key, lease } => write!(
-                f,
-                "lock `{key}` cannot have a `lease`, `at_least`, `lock_delay` or `max_hold` of {lease:?}; give at most {MAX_DAYS} days, a `lease` of \
-                 at least {MIN_LEASE:?} that is longer than the manager's `skew`, and a `max_hold` above zero"
-            ),
-            Self::InvalidMode { key, problem } => write!(f, "invalid request for lock `{key}`: {problem}"),
+            Self::InvalidRequest { key, problem } => write!(f, "invalid request for lock `{key}`: {problem}"),
             Self::NotConfigured { key } => {
                 write!(f, "lock `{key}` was asked for before a store was configured; {SET_UP}")
             }
@@ -400,8 +385,9 @@ impl LostReason {
 }
 
 /// The problem of a request that no lock can be taken for. Its `Display` says what to ask for instead.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-pub(crate) enum RequestProblem {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestProblem {
     /// The lease, which this contains, is shorter than [`MIN_LEASE`](crate::MIN_LEASE), longer than
     /// [`MAX_LEASE`](crate::MAX_LEASE), or used up by the manager's
     /// [`skew`](crate::LockManagerBuilder::skew).
@@ -482,8 +468,7 @@ impl LockError {
             | Self::Hung { key, .. }
             | Self::WouldDeadlock { key }
             | Self::InvalidKey { key, .. }
-            | Self::InvalidLease { key, .. }
-            | Self::InvalidMode { key, .. }
+            | Self::InvalidRequest { key, .. }
             | Self::NotConfigured { key }
             | Self::Closed { key, .. }
             | Self::TooFewReplicas { key, .. }
@@ -512,8 +497,7 @@ impl LockError {
             Self::Hung { .. } => "hung",
             Self::WouldDeadlock { .. } => "would_deadlock",
             Self::InvalidKey { .. } => "invalid_key",
-            Self::InvalidLease { .. } => "invalid_lease",
-            Self::InvalidMode { .. } => "invalid_mode",
+            Self::InvalidRequest { .. } => "invalid_request",
             Self::NotConfigured { .. } => "not_configured",
             Self::Closed { .. } => "closed",
             Self::TooFewReplicas { .. } => "too_few_replicas",
@@ -543,8 +527,7 @@ impl LockError {
             | Self::Hung { .. }
             | Self::WouldDeadlock { .. }
             | Self::InvalidKey { .. }
-            | Self::InvalidLease { .. }
-            | Self::InvalidMode { .. }
+            | Self::InvalidRequest { .. }
             | Self::NotConfigured { .. }
             | Self::Closed { .. } => false,
         }
@@ -575,26 +558,10 @@ impl LockError {
         Self::InvalidKey { key, problem }
     }
 
-    /// Returns the error of an invalid request.
-    pub(crate) fn of_request(key: Box<str>, problem: RequestProblem) -> Self {
-        match problem {
-            RequestProblem::Lease(lease) | RequestProblem::AtLeast(lease) | RequestProblem::LockDelay(lease) => {
-                Self::InvalidLease { key, lease }
-            }
-            RequestProblem::MaxHold => Self::InvalidLease {
-                key,
-                lease: Duration::ZERO,
-            },
-            problem => Self::InvalidMode {
-                key,
-                problem: problem.to_string().into(),
-            },
-        }
-    }
-
     /// Returns the error of a call that would block a thread of a runtime.
     pub(crate) fn in_runtime(key: Box<str>) -> Self {
-        Self::of_request(key, RequestProblem::InRuntime)
+        let problem = RequestProblem::InRuntime;
+        Self::InvalidRequest { key, problem }
     }
 }
 
@@ -636,7 +603,8 @@ mod tests {
     }
 
     fn request(problem: RequestProblem) -> LockError {
-        LockError::of_request(key(), problem)
+        let key = key();
+        LockError::InvalidRequest { key, problem }
     }
 
     fn store(source: StoreError) -> LockError {
@@ -767,16 +735,35 @@ mod tests {
                 "`%lock-fence` cannot be a lock key: keys that start with `%lock-` are kept for the library; choose another name",
             ),
             (
+                invalid(KeyProblem::NoTag),
+                "`%lock-fence` cannot be a lock key: in a cluster it and its queue would lie on different nodes, since it has a `}` that \
+                 ends no tag; leave that out, or put a part of the key in braces, as its tag",
+            ),
+            (
                 invalid(KeyProblem::Display),
                 "`%lock-fence` cannot be a lock key: a value's `Display` failed; insert a value that can be written as text",
             ),
             (
-                LockError::InvalidLease {
-                    key: key(),
-                    lease: Duration::ZERO,
-                },
-                "lock `inventory:7` cannot have a `lease`, `at_least`, `lock_delay` or `max_hold` of 0ns; give at most 366 days, a `lease` \
-                 of at least 10ms that is longer than the manager's `skew`, and a `max_hold` above zero",
+                request(RequestProblem::Lease(Duration::ZERO)),
+                "invalid request for lock `inventory:7`: no lock can have a `lease` of 0ns; give 10ms to 366 days, and more than the \
+                 manager's `skew`",
+            ),
+            (
+                request(RequestProblem::AtLeast(seconds(40_000_000))),
+                "invalid request for lock `inventory:7`: no lock can stay taken for an `at_least` of 40000000s; give at most 366 days",
+            ),
+            (
+                request(RequestProblem::LockDelay(seconds(40_000_000))),
+                "invalid request for lock `inventory:7`: no lock can stay closed for a `lock_delay` of 40000000s; give at most 366 days",
+            ),
+            (
+                request(RequestProblem::MaxHold),
+                "invalid request for lock `inventory:7`: no body can run for a `max_hold` of zero; give a longer one, or leave it out",
+            ),
+            (
+                request(RequestProblem::InRuntime),
+                "invalid request for lock `inventory:7`: this is a thread of a tokio runtime, whose tasks would wait as well; await \
+                 `acquire` and `release` instead, in `spawn_blocking` by `Handle::current().block_on(…)`",
             ),
             (
                 request(RequestProblem::TwoModes),
@@ -959,8 +946,22 @@ mod tests {
                 KeyProblem::NoTag => 20,
                 KeyProblem::TooMany(_) => 19,
             },
-            LockError::InvalidLease { .. } => 13,
-            LockError::InvalidMode { .. } => 14,
+            LockError::InvalidRequest { problem, .. } => match problem {
+                RequestProblem::Lease(_) => 13,
+                RequestProblem::AtLeast(_) => 14,
+                RequestProblem::LockDelay(_) => 21,
+                RequestProblem::MaxHold => 22,
+                RequestProblem::TwoModes => 23,
+                RequestProblem::NoPermits => 24,
+                RequestProblem::ManyToFence => 25,
+                RequestProblem::NoOwner => 26,
+                RequestProblem::LongOwner => 27,
+                RequestProblem::SeveralInAMode => 28,
+                RequestProblem::SeveralFair => 29,
+                RequestProblem::OneServer => 30,
+                RequestProblem::LongLease => 31,
+                RequestProblem::InRuntime => 32,
+            },
             LockError::NotConfigured { .. } => 15,
             LockError::Closed { .. } => 16,
             LockError::Store { .. } => 17,
@@ -1001,7 +1002,7 @@ mod tests {
             assert_eq!(error.to_string(), text);
             assert_eq!(text.matches("; ").count().min(1), 1, "what to do is missing: {text}");
         }
-        assert_complete(texts().iter().map(|(error, _)| number(error)), 20);
+        assert_complete(texts().iter().map(|(error, _)| number(error)), 33);
         assert_complete(config_texts().iter().map(|(error, _)| config_number(error)), 5);
     }
 

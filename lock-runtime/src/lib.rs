@@ -86,7 +86,7 @@ mod store;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod testing;
 
-pub use error::{ConfigError, LockError, LostReason};
+pub use error::{ConfigError, LockError, LostReason, RequestProblem};
 pub use hold::call_tree::{HeldLock, current};
 pub use hold::guard::LockGuard;
 pub use hold::{HandoverLimits, OnLost};

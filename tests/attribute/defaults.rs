@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use lock_runtime::{LockError, LockManager, LockRequest, current, distributed_lock};
+use lock_runtime::{LockError, LockManager, LockRequest, RequestProblem, current, distributed_lock};
 
-use crate::witness::{Shop, ShopError};
+use crate::witness::{Shop, ShopError, problem};
 
 fn manager(defaults: fn(LockRequest) -> LockRequest) -> LockManager {
     LockManager::builder("memory://").defaults(defaults).build().unwrap()
-}
-
-fn is_refused<T>(result: &Shop<T>) -> bool {
-    matches!(result, Err(ShopError::Lock(LockError::InvalidMode { .. })))
 }
 
 fn would_deadlock<T>(result: &Result<T, LockError>) -> bool {
@@ -59,7 +55,7 @@ async fn a_default_mode_is_that_of_every_call_and_another_one_replaces_it() {
         .acquire()
         .await
         .map_err(ShopError::Lock);
-    assert!(is_refused(&two));
+    assert_eq!(problem(two), RequestProblem::TwoModes);
 }
 
 /// How many calls of this tree hold the lock.
@@ -145,13 +141,13 @@ async fn read(locks: &LockManager) -> Shop<()> {
 #[tokio::test]
 async fn a_default_that_a_call_cannot_have_is_an_error_until_it_is_switched_off() {
     let locks = manager(|call| call.fair(true));
-    assert!(is_refused(&both(&locks).await));
+    assert_eq!(problem(both(&locks).await), RequestProblem::SeveralFair);
     both_as_they_can_be(&locks).await.unwrap();
     let locks = manager(LockRequest::write);
-    assert!(is_refused(&both(&locks).await));
+    assert_eq!(problem(both(&locks).await), RequestProblem::SeveralInAMode);
     both_as_they_can_be(&locks).await.unwrap();
     let locks = manager(|call| call.fencing(true));
-    assert!(is_refused(&fenced_read(&locks).await));
+    assert_eq!(problem(fenced_read(&locks).await), RequestProblem::ManyToFence);
     read(&locks).await.unwrap();
 }
 

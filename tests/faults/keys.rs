@@ -8,7 +8,7 @@ use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{HolderValue, LockStore, Ownership, Receipt, ReleaseRequest, RenewRequest};
 use lock_runtime::{
     Backoff, ConfigError, KeyProblem, LockError, LockManager, LockRequest, LostReason, MAX_KEY_LEN, MAX_LEASE,
-    MIN_LEASE, current,
+    MIN_LEASE, RequestProblem, current,
 };
 use lock_tests::{PATIENCE, Proxy, Server, chain};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -17,7 +17,14 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use crate::stage::{LEASE, LONG, builder, cancelled, connected, gone, hurried, lost, stored};
 
 fn is_invalid_lease<T>(ended: &Result<T, LockError>) -> bool {
-    matches!(ended, Err(LockError::InvalidLease { .. }))
+    use RequestProblem::{AtLeast, Lease};
+    matches!(
+        ended,
+        Err(LockError::InvalidRequest {
+            problem: Lease(_) | AtLeast(_),
+            ..
+        })
+    )
 }
 
 /// The key is gone, or will be.

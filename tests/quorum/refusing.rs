@@ -277,7 +277,7 @@ async fn modes_that_need_the_order_of_one_server_are_refused_at_the_request() {
         ("#[owner]", owner(&locks).await),
     ];
     for (what, ended) in ended {
-        let Err(error @ LockError::InvalidMode { .. }) = ended else {
+        let Err(error @ LockError::InvalidRequest { .. }) = ended else {
             panic!("{what}: {ended:?}");
         };
         let said = error.to_string();

@@ -331,7 +331,7 @@ impl HeldLock {
     /// # Errors
     /// [`LockError::Lost`] if the lock is no longer held, or the error that ended it, so that a
     /// former holder gets no token. [`LockError::Store`] if the store does not answer.
-    /// [`LockError::InvalidMode`] under a read lock or a semaphore, which have many holders at
+    /// [`LockError::InvalidRequest`] under a read lock or a semaphore, which have many holders at
     /// once.
     ///
     /// # Cancel safety
@@ -343,7 +343,10 @@ impl HeldLock {
             return Ok(fence);
         }
         if !self.held.value.mode().is_fenced() {
-            return Err(LockError::of_request(self.held.name(), RequestProblem::ManyToFence));
+            return Err(LockError::InvalidRequest {
+                key: self.held.name(),
+                problem: RequestProblem::ManyToFence,
+            });
         }
         let (store, value) = (&self.held.manager.store, &self.held.value);
         let answer = if self.held.keys().others.is_empty() {

@@ -206,7 +206,10 @@ impl LockOptions {
             Ok(()) if several && self.fair => RequestProblem::SeveralFair,
             Ok(()) => return Ok(()),
         };
-        Err(LockError::of_request(names.first.as_str().into(), problem))
+        Err(LockError::InvalidRequest {
+            key: names.first.as_str().into(),
+            problem,
+        })
     }
 }
 

@@ -154,18 +154,18 @@ impl LockRequest {
     ///
     /// [`exclusive`](Self::exclusive), [`read`](Self::read), [`write`](Self::write),
     /// [`semaphore`](Self::semaphore) and [`owner`](Self::owner) are short forms of this method. A request that is given more than one
-    /// mode fails with [`LockError::InvalidMode`]. A mode that is the
+    /// mode fails with [`RequestProblem::TwoModes`](crate::RequestProblem::TwoModes). A mode that is the
     /// manager's [default](crate::LockManagerBuilder::defaults) does not count.
     ///
     /// ```
-    /// # use lock_runtime::{LockError, LockManager, LockMode};
+    /// # use lock_runtime::{LockError, LockManager, LockMode, RequestProblem};
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let locks = LockManager::connect("memory://").await?;
     /// let reader = locks.lock("prices").mode(LockMode::Read).acquire().await?;
     /// assert_eq!(*reader.mode(), LockMode::Read);
     ///
     /// let both = locks.lock("prices").read().write().acquire().await;
-    /// assert!(matches!(both, Err(LockError::InvalidMode { .. })));
+    /// assert!(matches!(both, Err(LockError::InvalidRequest { problem: RequestProblem::TwoModes, .. })));
     /// # Ok(())
     /// # }
     /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
@@ -202,7 +202,7 @@ impl LockRequest {
     /// present holders applies. The permit of a crashed holder becomes available when its lease
     /// ends.
     ///
-    /// A request for none fails with [`LockError::InvalidMode`].
+    /// A request for none fails with [`RequestProblem::NoPermits`](crate::RequestProblem::NoPermits).
     pub fn semaphore(mut self, permits: u32) -> Self {
         self.0.options.set_permits(permits);
         self
@@ -355,8 +355,9 @@ impl LockRequest {
     /// ```
     ///
     /// # Errors
-    /// Those of [`acquire`](Self::acquire). [`LockError::InvalidMode`] on a thread of a tokio runtime,
-    /// whose tasks would have to wait as well: await `acquire` there, or have
+    /// Those of [`acquire`](Self::acquire).
+    /// [`RequestProblem::InRuntime`](crate::RequestProblem::InRuntime) on a thread of a tokio runtime, whose
+    /// tasks would have to wait as well: await `acquire` there, or have
     /// [`Handle::block_on`](tokio::runtime::Handle::block_on) do so in
     /// [`spawn_blocking`](tokio::task::spawn_blocking).
     pub fn acquire_blocking(self) -> Result<LockGuard, LockError> {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use lock_runtime::{
     Backoff, BootClock, ConfigError, Credentials, Effect, FencingToken, HandoverLimits, Health, HealthChanges,
     HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager, LockManagerBuilder,
-    LockMode, LockRequest, LostReason, MasterInfo, Moment, OnLost, QuorumMaster, ServerHealth, ServerRole, ServerState,
-    Stats, StoreError, TokioClock, store, testing,
+    LockMode, LockRequest, LostReason, MasterInfo, Moment, OnLost, QuorumMaster, RequestProblem, ServerHealth,
+    ServerRole, ServerState, Stats, StoreError, TokioClock, store, testing,
 };
 
 fn top() -> PathBuf {
@@ -54,7 +54,7 @@ macro_rules! types {
 
 types! {
     Backoff, BootClock, ConfigError, Credentials, HandoverLimits, HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager,
-    LockManagerBuilder, MasterInfo, QuorumMaster, store::Abandoned, store::quorum::QuorumStore, LockRequest, LostReason, LockMode, FencingToken, Moment, OnLost, Stats, TokioClock,
+    LockManagerBuilder, MasterInfo, QuorumMaster, store::Abandoned, store::quorum::QuorumStore, LockRequest, LostReason, RequestProblem, LockMode, FencingToken, Moment, OnLost, Stats, TokioClock,
     store::AcquireAllRequest<'_>, store::AcquireRequest<'_>, store::Attempt, store::AttemptAll, store::Fence, store::HolderValue, store::Lane, store::LeaveFree,
     store::Limited, store::LockPage, store::LossHint, Effect, store::QueueRequest<'_>, store::Queued, store::Receipt,
     store::ReleaseRequest<'_>, store::RenewRequest, store::Replicated, Health, HealthChanges, ServerHealth, ServerRole, ServerState, store::ContentionSlot, StoreError, store::QueueOutcome, store::Ownership,
