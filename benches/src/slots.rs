@@ -63,13 +63,15 @@ const fn mode(name: &'static str, share: Share, ask: fn(&LockManager, &str, &str
 
 const MODES: [Mode; 10] = [
     mode("exclusive", Share::Alone, |locks, key, _, _| locks.lock(key)),
-    mode("fencing", Share::Alone, |locks, key, _, _| locks.lock(key).fencing()),
-    mode("fair", Share::Alone, |locks, key, _, _| locks.lock(key).fair()),
+    mode("fencing", Share::Alone, |locks, key, _, _| {
+        locks.lock(key).fencing(true)
+    }),
+    mode("fair", Share::Alone, |locks, key, _, _| locks.lock(key).fair(true)),
     mode("pipelined", Share::Alone, |locks, key, _, _| {
-        locks.lock(key).pipelined()
+        locks.lock(key).pipelined(true)
     }),
     mode("reentrant", Share::Alone, |locks, key, _, _| {
-        locks.lock(key).reentrant()
+        locks.lock(key).reentrant(true)
     }),
     mode("write", Share::Alone, |locks, key, _, _| locks.lock(key).write()),
     mode("read", Share::Read, |locks, key, _, _| locks.lock(key).read()),

@@ -47,13 +47,15 @@ type Ask = fn(&LockManager, u64) -> LockRequest;
 
 const MODES: [(&str, Ask); 12] = [
     ("exclusive", |locks, key| locks.lock(format!("exclusive:{key}"))),
-    ("fencing", |locks, key| locks.lock(format!("fencing:{key}")).fencing()),
-    ("fair", |locks, key| locks.lock(format!("fair:{key}")).fair()),
+    ("fencing", |locks, key| {
+        locks.lock(format!("fencing:{key}")).fencing(true)
+    }),
+    ("fair", |locks, key| locks.lock(format!("fair:{key}")).fair(true)),
     ("pipelined", |locks, key| {
-        locks.lock(format!("pipelined:{key}")).pipelined()
+        locks.lock(format!("pipelined:{key}")).pipelined(true)
     }),
     ("reentrant", |locks, key| {
-        locks.lock(format!("reentrant:{key}")).reentrant()
+        locks.lock(format!("reentrant:{key}")).reentrant(true)
     }),
     ("read", |locks, key| locks.lock(format!("read_write:{key}")).read()),
     ("write", |locks, key| locks.lock(format!("read_write:{key}")).write()),

@@ -188,7 +188,7 @@ fn write(
     who: Who,
 ) -> JoinHandle<std::result::Result<Result, LockError>> {
     let resource = Arc::clone(resource);
-    let request = locks.lock(key.to_owned()).fencing();
+    let request = locks.lock(key.to_owned()).fencing(true);
     tokio::spawn(request.run(async move {
         let _ends = resource.begin(who);
         let lock = current().ok_or("a body without its lock")?;

@@ -117,7 +117,7 @@ async fn sell(product: &Mutex<Product>, customer: usize) -> Result<(), LockError
 async fn buy(shop: LockManager, shelf: Shelf, customer: usize, timeline: Timeline) -> Result<(), LockError> {
     let which = customer % PRODUCTS;
     loop {
-        let request = shop.lock(key(which)).fencing().wait(Duration::from_secs(60));
+        let request = shop.lock(key(which)).fencing(true).wait(Duration::from_secs(60));
         let Some(product) = shelf.get(which) else { return Ok(()) };
         let asked = Instant::now();
         let body = async {

@@ -62,7 +62,7 @@ fn look(stock: &Mutex<Stock>) -> MutexGuard<'_, Stock> {
 /// again is right only because `sell` looks first.
 async fn buy(shop: LockManager, stock: Arc<Mutex<Stock>>, customer: usize) -> Result<(), LockError> {
     loop {
-        let request = shop.lock("stock:7").fencing().wait(Duration::from_secs(60));
+        let request = shop.lock("stock:7").fencing(true).wait(Duration::from_secs(60));
         match request.run(sell(&stock, customer)).await {
             Ok(outcome) => return outcome,
             Err(error) if error.is_retryable() || error.is_lost() => println!("asks again: {error}"),

@@ -335,7 +335,8 @@ impl LockOptions {
     /// Writes `.lease(…).wait(…)`.
     fn settings(&self, private: &Ident) -> TokenStream {
         let mut settings = match &self.mode {
-            None | Some(Mode::Exclusive) => TokenStream::new(),
+            None => TokenStream::new(),
+            Some(Mode::Exclusive) => quote! { .exclusive() },
             Some(Mode::Read) => quote! { .read() },
             Some(Mode::Write) => quote! { .write() },
             Some(Mode::Semaphore(permits)) => quote! { .semaphore(#permits) },
@@ -352,24 +353,23 @@ impl LockOptions {
                 settings.extend(quote! { .#name(#duration) });
             }
         }
-        if let Some(renew) = self.renew {
-            settings.extend(quote! { .renew(#renew) });
-        }
         if let Some(max_renewals) = &self.max_renewals {
             settings.extend(quote! { .max_renewals(#max_renewals) });
         }
         if let Some(min_replicas) = &self.min_replicas {
             settings.extend(quote! { .min_replicas(#min_replicas) });
         }
-        for (name, is_set) in [
-            ("reentrant", self.reentrant == Some(true)),
-            ("fencing", self.fencing == Some(true)),
-            ("fair", self.fair == Some(true)),
-            ("pipelined", matches!(self.release, Some(Release::Pipelined))),
+        let pipelined = self.release.map(|release| matches!(release, Release::Pipelined));
+        for (name, value) in [
+            ("renew", self.renew),
+            ("reentrant", self.reentrant),
+            ("fencing", self.fencing),
+            ("fair", self.fair),
+            ("pipelined", pipelined),
         ] {
-            if is_set {
+            if let Some(value) = value {
                 let name = Ident::new(name, Span::call_site());
-                settings.extend(quote! { .#name() });
+                settings.extend(quote! { .#name(#value) });
             }
         }
         if let Some(on_lost) = &self.on_lost {

@@ -57,7 +57,8 @@ use proc_macro::TokenStream;
 /// # Arguments
 ///
 /// All arguments are optional. An argument that is not given comes from the manager's defaults,
-/// which are those below unless its builder sets others.
+/// which are those below unless its builder sets others, by `LockManagerBuilder::defaults`. A flag that
+/// is a default there is switched off for one function by `false`: `fair = false`.
 ///
 /// | argument | form | default | meaning |
 /// |---|---|---|---|

@@ -234,15 +234,17 @@ fn flag(args: &Args, name: &str, errors: &mut Errors) -> Option<bool> {
 }
 
 fn boolean(name: &str, value: &Expr) -> syn::Result<bool> {
-    match value {
-        Expr::Lit(ExprLit {
-            lit: Lit::Bool(value), ..
-        }) => Ok(value.value),
-        _ => Err(syn::Error::new_spanned(
-            value,
-            format!("`{name}` takes `true` or `false`"),
-        )),
+    if let Expr::Lit(ExprLit {
+        lit: Lit::Bool(value), ..
+    }) = value
+    {
+        return Ok(value.value);
     }
+    let message = match word(value).as_deref() {
+        Some(word @ ("true" | "false")) => format!("write `{name} = {word}`"),
+        _ => format!("`{name}` takes `true` or `false`"),
+    };
+    Err(syn::Error::new_spanned(value, message))
 }
 
 const MAX_RENEWALS: Counted = Counted {

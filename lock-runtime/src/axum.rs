@@ -57,10 +57,9 @@ fn answer(error: &LockError) -> (u16, &'static str) {
             (503, "locks are not available, try again")
         }
         LockError::InvalidKey { .. } => (400, "a value in the request cannot be used in a lock key"),
-        LockError::WouldDeadlock { .. }
-        | LockError::InvalidLease { .. }
-        | LockError::InvalidMode { .. }
-        | LockError::NotConfigured { .. } => (500, "locks are not set up correctly"),
+        LockError::WouldDeadlock { .. } | LockError::InvalidRequest { .. } | LockError::NotConfigured { .. } => {
+            (500, "locks are not set up correctly")
+        }
     }
 }
 
@@ -85,7 +84,7 @@ fn whole_seconds(pause: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::LostReason;
+    use crate::error::{LostReason, RequestProblem};
     use crate::key::KeyProblem;
     use crate::store::StoreError;
     use crate::store::holder::Holder;
@@ -149,9 +148,9 @@ mod tests {
             key: key(),
             problem: KeyProblem::TooLong(2000),
         };
-        let invalid_lease = LockError::InvalidLease {
+        let invalid_request = LockError::InvalidRequest {
             key: key(),
-            lease: Duration::ZERO,
+            problem: RequestProblem::MaxHold,
         };
         assert_eq!(status(busy(Duration::ZERO, None)), 423);
         assert_eq!(status(lost(false)), 424);
@@ -162,7 +161,7 @@ mod tests {
         assert_eq!(status(closed(true)), 424);
         assert_eq!(status(hung()), 424);
         assert_eq!(status(invalid_key), 400);
-        assert_eq!(status(invalid_lease), 500);
+        assert_eq!(status(invalid_request), 500);
         assert_eq!(status(LockError::WouldDeadlock { key: key() }), 500);
         assert_eq!(status(LockError::NotConfigured { key: key() }), 500);
     }

@@ -75,24 +75,14 @@ pub enum LockError {
         /// The problem with the key.
         problem: KeyProblem,
     },
-    /// The lease cannot be used: it is shorter than [`MIN_LEASE`](crate::MIN_LEASE), longer than
-    /// [`MAX_LEASE`](crate::MAX_LEASE), or used up by the manager's `skew`. Or `at_least` or
-    /// `lock_delay` is longer than `MAX_LEASE`, or `max_hold` is zero.
+    /// The request is invalid: an option has a value that no lock can have, options exclude each
+    /// other, or a call would block a thread of a runtime.
     #[non_exhaustive]
-    InvalidLease {
+    InvalidRequest {
         /// The key, without the manager's prefix.
         key: Box<str>,
-        /// The duration that was asked for.
-        lease: Duration,
-    },
-    /// The request is invalid: its mode cannot be used, or it combines options that exclude each
-    /// other.
-    #[non_exhaustive]
-    InvalidMode {
-        /// The key, without the manager's prefix.
-        key: Box<str>,
-        /// The problem, and what to ask for instead.
-        problem: &'static str,
+        /// The problem with the request.
+        problem: RequestProblem,
     },
     /// An annotated function that names no manager was called before [`init`](crate::init) or
     /// [`init_with`](crate::init_with) had created the global manager.
@@ -172,13 +162,7 @@ impl fmt::Display for LockError {
                  pass through a lock of the same mode, or take the lock once, in the outer function"
             ),
             Self::InvalidKey { key, problem } => write!(f, "{}: {problem}", unusable_key(key, *problem)),
-            Self::InvalidLease { key, lease } => write!(
-                f,
-                "lock `{key}` cannot have a `lease`, `at_least`, `lock_delay` or `max_hold` of {lease:?}; give at most {} days, a `lease` of \
-                 at least {MIN_LEASE:?} that is longer than the manager's `skew`, and a `max_hold` above zero",
-                MAX_LEASE.as_secs() / 86_400
-            ),
-            Self::InvalidMode { key, problem } => write!(f, "invalid request for lock `{key}`: {problem}"),
+            Self::InvalidRequest { key, problem } => write!(f, "invalid request for lock `{key}`: {problem}"),
             Self::NotConfigured { key } => {
                 write!(f, "lock `{key}` was asked for before a store was configured; {SET_UP}")
             }
@@ -401,45 +385,78 @@ impl LostReason {
     }
 }
 
-/// The problem of an invalid request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ModeProblem {
+/// The problem of a request that no lock can be taken for. Its `Display` says what to ask for instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestProblem {
+    /// The lease, which this contains, is shorter than [`MIN_LEASE`](crate::MIN_LEASE), longer than
+    /// [`MAX_LEASE`](crate::MAX_LEASE), or used up by the manager's
+    /// [`skew`](crate::LockManagerBuilder::skew).
+    #[error(
+        "no lock can have a `lease` of {0:?}; give {MIN_LEASE:?} to {MAX_DAYS} days, and more than the manager's `skew`"
+    )]
+    Lease(Duration),
+    /// The `at_least`, which this contains, is longer than [`MAX_LEASE`](crate::MAX_LEASE).
+    #[error("no lock can stay taken for an `at_least` of {0:?}; give at most {MAX_DAYS} days")]
+    AtLeast(Duration),
+    /// The `lock_delay`, which this contains, is longer than [`MAX_LEASE`](crate::MAX_LEASE).
+    #[error("no lock can stay closed for a `lock_delay` of {0:?}; give at most {MAX_DAYS} days")]
+    LockDelay(Duration),
+    /// The `max_hold` is zero.
+    #[error("no body can run for a `max_hold` of zero; give a longer one, or leave it out")]
+    MaxHold,
+    /// The request was given more than one mode.
+    #[error("a lock has one mode, and more than one is given; leave out all but one")]
     TwoModes,
+    /// A semaphore was asked for with no permits.
+    #[error("a semaphore has at least one permit; give one or more")]
     NoPermits,
+    /// A fencing token was asked for in a mode with several holders at once, `read` or `semaphore`.
+    #[error(
+        "a fencing token tells one holder from the next, and under `read` or `semaphore` there are several at once; leave the token out, \
+         switch it off where it is the manager's default, or take an exclusive lock or `write`"
+    )]
     ManyToFence,
+    /// The owner's name is empty.
+    #[error("the owner's name is empty; give one that is not")]
     NoOwner,
+    /// The owner's name is longer than 1,024 bytes when it is percent-encoded.
+    #[error("the owner's name is longer than 1,024 bytes; give a shorter one, such as a hash of it")]
     LongOwner,
+    /// Several keys were asked for in a mode that is not exclusive.
+    #[error(
+        "several keys are locked exclusively; leave the mode out, give `exclusive` where the manager's default is another one, or lock one \
+         key"
+    )]
     SeveralInAMode,
+    /// Several keys were asked for under `fair`.
+    #[error(
+        "several keys have no common queue; leave `fair` out, switch it off where it is the manager's default, or lock one key"
+    )]
     SeveralFair,
+    /// The store is a quorum, and the request is `fair` or in a mode that is not exclusive.
+    #[error(
+        "`fair` and every mode but exclusive need one server that keeps the order, and a quorum has several; leave it out, or keep these \
+         locks on one server, or behind sentinels or a cluster"
+    )]
     OneServer,
+    /// The store is a quorum, and the lock may be kept for longer than its
+    /// [`longest_lease`](crate::LockManagerBuilder::longest_lease).
+    #[error(
+        "its `lease` with the `lock_delay`, or its `at_least`, is longer than the longest lease of this quorum; give a shorter one, or a \
+         longer `longest_lease` to the manager, and the same in all processes"
+    )]
     LongLease,
+    /// A blocking method was called on a thread of a tokio runtime.
+    #[error(
+        "this is a thread of a tokio runtime, whose tasks would wait as well; await `acquire` and `release` instead, in `spawn_blocking` by \
+         `Handle::current().block_on(…)`"
+    )]
+    InRuntime,
 }
 
-impl ModeProblem {
-    /// Returns the problem, and what to ask for instead.
-    pub(crate) const fn text(self) -> &'static str {
-        match self {
-            Self::TwoModes => "a lock has one mode, and the call gives more than one; leave out all but one",
-            Self::NoPermits => "a semaphore has at least one permit; give one or more",
-            Self::ManyToFence => {
-                "a fencing token tells one holder from the next, and under `read` or `semaphore` there are several at \
-                 once; leave the token out, or take an exclusive lock or `write`"
-            }
-            Self::NoOwner => "the owner's name is empty; give one that is not",
-            Self::LongOwner => "the owner's name is longer than 1,024 bytes; give a shorter one, such as a hash of it",
-            Self::SeveralInAMode => "several keys are locked exclusively; leave the mode out, or lock one key",
-            Self::OneServer => {
-                "`fair` and every mode but exclusive need one server that keeps the order, and a quorum has several; leave it out, or \
-                 keep these locks on one server, or behind sentinels or a cluster"
-            }
-            Self::LongLease => {
-                "its `lease` with the `lock_delay`, or its `at_least`, is longer than the longest lease of this quorum; give a shorter one, \
-                 or a longer `longest_lease` to the manager, and the same in all processes"
-            }
-            Self::SeveralFair => "several keys have no common queue; leave `fair` out, or lock one key",
-        }
-    }
-}
+/// The longest lease, in days.
+const MAX_DAYS: u64 = MAX_LEASE.as_secs() / 86_400;
 
 impl LockError {
     /// Returns the key that the error is about, without the manager's prefix. For an invalid key,
@@ -452,8 +469,7 @@ impl LockError {
             | Self::Hung { key, .. }
             | Self::WouldDeadlock { key }
             | Self::InvalidKey { key, .. }
-            | Self::InvalidLease { key, .. }
-            | Self::InvalidMode { key, .. }
+            | Self::InvalidRequest { key, .. }
             | Self::NotConfigured { key }
             | Self::Closed { key, .. }
             | Self::TooFewReplicas { key, .. }
@@ -482,8 +498,7 @@ impl LockError {
             Self::Hung { .. } => "hung",
             Self::WouldDeadlock { .. } => "would_deadlock",
             Self::InvalidKey { .. } => "invalid_key",
-            Self::InvalidLease { .. } => "invalid_lease",
-            Self::InvalidMode { .. } => "invalid_mode",
+            Self::InvalidRequest { .. } => "invalid_request",
             Self::NotConfigured { .. } => "not_configured",
             Self::Closed { .. } => "closed",
             Self::TooFewReplicas { .. } => "too_few_replicas",
@@ -513,8 +528,7 @@ impl LockError {
             | Self::Hung { .. }
             | Self::WouldDeadlock { .. }
             | Self::InvalidKey { .. }
-            | Self::InvalidLease { .. }
-            | Self::InvalidMode { .. }
+            | Self::InvalidRequest { .. }
             | Self::NotConfigured { .. }
             | Self::Closed { .. } => false,
         }
@@ -547,11 +561,8 @@ impl LockError {
 
     /// Returns the error of a call that would block a thread of a runtime.
     pub(crate) fn in_runtime(key: Box<str>) -> Self {
-        Self::InvalidMode {
-            key,
-            problem: "this is a thread of a tokio runtime, whose tasks would wait as well; await `acquire` and `release` instead, in \
-                      `spawn_blocking` by `Handle::current().block_on(…)`",
-        }
+        let problem = RequestProblem::InRuntime;
+        Self::InvalidRequest { key, problem }
     }
 }
 
@@ -592,11 +603,9 @@ mod tests {
         }
     }
 
-    fn request(problem: ModeProblem) -> LockError {
-        LockError::InvalidMode {
-            key: key(),
-            problem: problem.text(),
-        }
+    fn request(problem: RequestProblem) -> LockError {
+        let key = key();
+        LockError::InvalidRequest { key, problem }
     }
 
     fn store(source: StoreError) -> LockError {
@@ -727,56 +736,78 @@ mod tests {
                 "`%lock-fence` cannot be a lock key: keys that start with `%lock-` are kept for the library; choose another name",
             ),
             (
+                invalid(KeyProblem::NoTag),
+                "`%lock-fence` cannot be a lock key: in a cluster it and its queue would lie on different nodes, since it has a `}` that \
+                 ends no tag; leave that out, or put a part of the key in braces, as its tag",
+            ),
+            (
                 invalid(KeyProblem::Display),
                 "`%lock-fence` cannot be a lock key: a value's `Display` failed; insert a value that can be written as text",
             ),
             (
-                LockError::InvalidLease {
-                    key: key(),
-                    lease: Duration::ZERO,
-                },
-                "lock `inventory:7` cannot have a `lease`, `at_least`, `lock_delay` or `max_hold` of 0ns; give at most 366 days, a `lease` \
-                 of at least 10ms that is longer than the manager's `skew`, and a `max_hold` above zero",
+                request(RequestProblem::Lease(Duration::ZERO)),
+                "invalid request for lock `inventory:7`: no lock can have a `lease` of 0ns; give 10ms to 366 days, and more than the \
+                 manager's `skew`",
             ),
             (
-                request(ModeProblem::TwoModes),
-                "invalid request for lock `inventory:7`: a lock has one mode, and the call gives more than one; leave out all but one",
+                request(RequestProblem::AtLeast(seconds(40_000_000))),
+                "invalid request for lock `inventory:7`: no lock can stay taken for an `at_least` of 40000000s; give at most 366 days",
             ),
             (
-                request(ModeProblem::NoPermits),
+                request(RequestProblem::LockDelay(seconds(40_000_000))),
+                "invalid request for lock `inventory:7`: no lock can stay closed for a `lock_delay` of 40000000s; give at most 366 days",
+            ),
+            (
+                request(RequestProblem::MaxHold),
+                "invalid request for lock `inventory:7`: no body can run for a `max_hold` of zero; give a longer one, or leave it out",
+            ),
+            (
+                request(RequestProblem::InRuntime),
+                "invalid request for lock `inventory:7`: this is a thread of a tokio runtime, whose tasks would wait as well; await \
+                 `acquire` and `release` instead, in `spawn_blocking` by `Handle::current().block_on(…)`",
+            ),
+            (
+                request(RequestProblem::TwoModes),
+                "invalid request for lock `inventory:7`: a lock has one mode, and more than one is given; leave out all but one",
+            ),
+            (
+                request(RequestProblem::NoPermits),
                 "invalid request for lock `inventory:7`: a semaphore has at least one permit; give one or more",
             ),
             (
-                request(ModeProblem::ManyToFence),
+                request(RequestProblem::ManyToFence),
                 "invalid request for lock `inventory:7`: a fencing token tells one holder from the next, and under `read` or `semaphore` \
-                 there are several at once; leave the token out, or take an exclusive lock or `write`",
+                 there are several at once; leave the token out, switch it off where it is the manager's default, or take an exclusive \
+                 lock or `write`",
             ),
             (
-                request(ModeProblem::NoOwner),
+                request(RequestProblem::NoOwner),
                 "invalid request for lock `inventory:7`: the owner's name is empty; give one that is not",
             ),
             (
-                request(ModeProblem::LongOwner),
+                request(RequestProblem::LongOwner),
                 "invalid request for lock `inventory:7`: the owner's name is longer than 1,024 bytes; give a shorter one, such as a hash of \
                  it",
             ),
             (
-                request(ModeProblem::OneServer),
+                request(RequestProblem::OneServer),
                 "invalid request for lock `inventory:7`: `fair` and every mode but exclusive need one server that keeps the order, and a \
                  quorum has several; leave it out, or keep these locks on one server, or behind sentinels or a cluster",
             ),
             (
-                request(ModeProblem::LongLease),
+                request(RequestProblem::LongLease),
                 "invalid request for lock `inventory:7`: its `lease` with the `lock_delay`, or its `at_least`, is longer than the longest \
                  lease of this quorum; give a shorter one, or a longer `longest_lease` to the manager, and the same in all processes",
             ),
             (
-                request(ModeProblem::SeveralInAMode),
-                "invalid request for lock `inventory:7`: several keys are locked exclusively; leave the mode out, or lock one key",
+                request(RequestProblem::SeveralInAMode),
+                "invalid request for lock `inventory:7`: several keys are locked exclusively; leave the mode out, give `exclusive` where the \
+                 manager's default is another one, or lock one key",
             ),
             (
-                request(ModeProblem::SeveralFair),
-                "invalid request for lock `inventory:7`: several keys have no common queue; leave `fair` out, or lock one key",
+                request(RequestProblem::SeveralFair),
+                "invalid request for lock `inventory:7`: several keys have no common queue; leave `fair` out, switch it off where it is the \
+                 manager's default, or lock one key",
             ),
             (
                 LockError::NotConfigured { key: key() },
@@ -916,8 +947,22 @@ mod tests {
                 KeyProblem::NoTag => 20,
                 KeyProblem::TooMany(_) => 19,
             },
-            LockError::InvalidLease { .. } => 13,
-            LockError::InvalidMode { .. } => 14,
+            LockError::InvalidRequest { problem, .. } => match problem {
+                RequestProblem::Lease(_) => 13,
+                RequestProblem::AtLeast(_) => 14,
+                RequestProblem::LockDelay(_) => 21,
+                RequestProblem::MaxHold => 22,
+                RequestProblem::TwoModes => 23,
+                RequestProblem::NoPermits => 24,
+                RequestProblem::ManyToFence => 25,
+                RequestProblem::NoOwner => 26,
+                RequestProblem::LongOwner => 27,
+                RequestProblem::SeveralInAMode => 28,
+                RequestProblem::SeveralFair => 29,
+                RequestProblem::OneServer => 30,
+                RequestProblem::LongLease => 31,
+                RequestProblem::InRuntime => 32,
+            },
             LockError::NotConfigured { .. } => 15,
             LockError::Closed { .. } => 16,
             LockError::Store { .. } => 17,
@@ -958,7 +1003,7 @@ mod tests {
             assert_eq!(error.to_string(), text);
             assert_eq!(text.matches("; ").count().min(1), 1, "what to do is missing: {text}");
         }
-        assert_complete(texts().iter().map(|(error, _)| number(error)), 20);
+        assert_complete(texts().iter().map(|(error, _)| number(error)), 33);
         assert_complete(config_texts().iter().map(|(error, _)| config_number(error)), 5);
     }
 

@@ -87,7 +87,7 @@ mod store;
 pub mod testing;
 
 #[doc(inline)]
-pub use error::{ConfigError, LockError, LostReason};
+pub use error::{ConfigError, LockError, LostReason, RequestProblem};
 pub use hold::call_tree::{HeldLock, current};
 pub use hold::guard::LockGuard;
 pub use hold::{HandoverLimits, OnLost};

@@ -190,7 +190,7 @@ mod tests {
     fn requests(locks: &LockManager) -> [LockRequest; 4] {
         [
             locks.lock("k"),
-            locks.lock("k").fair(),
+            locks.lock("k").fair(true),
             locks.lock("k").semaphore(1),
             locks.lock_all(["k", "other"]),
         ]
@@ -275,7 +275,7 @@ mod tests {
         let locks = LockManager::builder("memory://").build()?;
         let nested = locks.lock("k").run(async {
             assert_eq!(gauges(&locks), (1, 0));
-            let again = locks.lock("k").reentrant().acquire().await?;
+            let again = locks.lock("k").reentrant(true).acquire().await?;
             assert_eq!(gauges(&locks), (1, 0));
             let other = locks.lock("other").acquire().await?;
             assert_eq!(gauges(&locks), (2, 0));

@@ -11,6 +11,7 @@
 mod arguments;
 mod coalesce;
 mod compensation;
+mod defaults;
 mod drop_order;
 mod future_size;
 mod keys;

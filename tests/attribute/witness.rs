@@ -1,9 +1,10 @@
 //! Helpers: checks that a body runs under its lock, and the error type of the functions under test.
 
+use std::fmt;
 use std::num::ParseIntError;
 use std::time::Duration;
 
-use lock_runtime::{LockError, LockManager};
+use lock_runtime::{LockError, LockManager, RequestProblem};
 
 /// An application's error, as the attribute asks for it.
 #[derive(Debug)]
@@ -65,4 +66,12 @@ pub(crate) async fn released<T>(key: &str, call: impl Future<Output = T>) -> T {
     let returned = call.await;
     assert!(!is_taken(key).await, "`{key}` is still taken after the call");
     returned
+}
+
+/// The problem for which a call was refused.
+pub(crate) fn problem<T: fmt::Debug>(refused: Shop<T>) -> RequestProblem {
+    match refused {
+        Err(ShopError::Lock(LockError::InvalidRequest { problem, .. })) => problem,
+        other => panic!("{other:?}"),
+    }
 }

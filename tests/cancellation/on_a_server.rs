@@ -128,7 +128,7 @@ async fn call(manager: LockManager, call: Call, key: String) -> Result<(), LockE
     let request = manager.lock(&key).label("cancelled");
     match call {
         Call::Acquire => request.acquire().await.map(drop),
-        Call::Fenced => request.fencing().acquire().await.map(drop),
+        Call::Fenced => request.fencing(true).acquire().await.map(drop),
         Call::Annotated => annotated(&manager, &key).await,
         Call::Run => request.run(two_polls()).await,
         Call::Read => request.read().run(two_polls()).await,
@@ -379,7 +379,7 @@ async fn warm_server() -> Server {
         .unwrap();
     let requests = [
         manager.lock("k"),
-        manager.lock("k").fencing(),
+        manager.lock("k").fencing(true),
         manager.lock("k").read(),
         manager.lock_all(["k", "l"]),
     ];

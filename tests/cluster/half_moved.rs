@@ -60,8 +60,8 @@ async fn locks_of_every_mode_are_kept_and_released_while_their_slots_are_half_mo
     let locks = patient(&cluster).await;
     let requests = || {
         [
-            ("fenced", locks.lock("fenced").fencing()),
-            ("fair", locks.lock("fair").fair()),
+            ("fenced", locks.lock("fenced").fencing(true)),
+            ("fair", locks.lock("fair").fair(true)),
             ("read", locks.lock("read").read()),
             ("write", locks.lock("write").write()),
             ("permit", locks.lock("permit").semaphore(1)),
@@ -106,7 +106,7 @@ async fn whoever_waits_goes_on_waiting_at_the_node_that_has_got_the_slot() {
     let source = cluster.owner(slot_of(&cluster, "stock")).await;
     let mut waiting = Vec::new();
     for nth in 0..3 {
-        waiting.push(tokio::spawn(others.lock("stock").fair().run(async {})));
+        waiting.push(tokio::spawn(others.lock("stock").fair(true).run(async {})));
         eventually("a place in the queue", || async {
             cluster.server(source).ask::<usize>(&["ZCOUNT", queue, "1", "+inf"]) == nth + 1
         })
@@ -161,7 +161,7 @@ async fn a_call_that_gives_up_while_its_lock_and_its_queue_are_apart_leaves_no_p
     };
     let (write, read) = (locks.lock("shared").write(), others.lock("shared").read());
     tokio::join!(
-        leaves_none("alone", "queue", locks.lock("alone"), others.lock("alone").fair()),
+        leaves_none("alone", "queue", locks.lock("alone"), others.lock("alone").fair(true)),
         leaves_none("shared", "shared", write, read),
     );
 }

@@ -103,8 +103,8 @@ async fn a_key_whose_queue_would_be_elsewhere_is_refused() {
     for key in ["{a}", "a{b}c", "a{", "{{a}}"] {
         locks
             .lock(key)
-            .fair()
-            .fencing()
+            .fair(true)
+            .fencing(true)
             .acquire()
             .await
             .unwrap()

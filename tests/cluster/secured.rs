@@ -83,10 +83,10 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed()
     let other = builder(&url).build().unwrap();
     for (key, request) in [
         ("plain", locks.lock("plain")),
-        ("fair", locks.lock("fair").fair().fencing()),
+        ("fair", locks.lock("fair").fair(true).fencing(true)),
         ("read", locks.lock("read").read()),
         ("permit", locks.lock("permit").semaphore(2)),
-        ("several", locks.lock_all(["several", "and", "others"]).fencing()),
+        ("several", locks.lock_all(["several", "and", "others"]).fencing(true)),
     ] {
         let held = request
             .acquire()

@@ -17,7 +17,7 @@ async fn a_token_for_several_slots_is_between_those_before_and_after_it_in_each(
     let locks = patient(&cluster).await;
     let take = async |keys: &[&str], is_with_lock: bool| {
         let request = locks.lock_all(keys.to_vec());
-        let request = if is_with_lock { request.fencing() } else { request };
+        let request = request.fencing(is_with_lock);
         let held = request.acquire().await.unwrap();
         let token = held.handle().fencing_token().await.unwrap().get();
         held.release().await.unwrap();

@@ -228,7 +228,7 @@ async fn force_takes_a_shared_lock_from_all_its_holders() {
 async fn what_is_no_lock_is_an_error_is_not_listed_and_is_never_touched() {
     let server = Server::start();
     let locks = connected(&server).await;
-    let guard = locks.lock("held").fencing().acquire().await.unwrap();
+    let guard = locks.lock("held").fencing(true).acquire().await.unwrap();
     let waiting = tokio::spawn({
         let locks = connected(&server).await;
         async move { locks.lock("held").wait(LONG).acquire().await }

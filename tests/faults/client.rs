@@ -72,7 +72,7 @@ async fn stopped_beyond_its_lease(server: &Server) -> Option<Duration> {
     child.stop();
     let stopped = Stamp::now();
     let locks = connected(&server.url()).await;
-    let request = locks.lock("stopped").lease(LONG).wait(PATIENCE).fencing();
+    let request = locks.lock("stopped").lease(LONG).wait(PATIENCE).fencing(true);
     let guard = request.acquire().await.unwrap();
     let second = guard.handle().fencing_token().await.unwrap().get();
     assert!(second > first);

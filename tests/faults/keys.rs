@@ -7,7 +7,8 @@ use std::time::Duration;
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{HolderValue, LockStore, Ownership, Receipt, ReleaseRequest, RenewRequest};
 use lock_runtime::{
-    Backoff, ConfigError, KeyProblem, LockError, LockManager, LostReason, MAX_KEY_LEN, MAX_LEASE, MIN_LEASE, current,
+    Backoff, ConfigError, KeyProblem, LockError, LockManager, LockRequest, LostReason, MAX_KEY_LEN, MAX_LEASE,
+    MIN_LEASE, RequestProblem, current,
 };
 use lock_tests::{PATIENCE, Proxy, Server, chain};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -16,7 +17,14 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use crate::stage::{LEASE, LONG, builder, cancelled, connected, gone, hurried, lost, stored};
 
 fn is_invalid_lease<T>(ended: &Result<T, LockError>) -> bool {
-    matches!(ended, Err(LockError::InvalidLease { .. }))
+    use RequestProblem::{AtLeast, Lease};
+    matches!(
+        ended,
+        Err(LockError::InvalidRequest {
+            problem: Lease(_) | AtLeast(_),
+            ..
+        })
+    )
 }
 
 /// The key is gone, or will be.
@@ -101,25 +109,77 @@ fn a_lease_out_of_bounds_never_reaches_the_server_and_one_within_is_what_the_ser
 #[test]
 fn a_default_that_no_lock_can_have_is_refused_at_start_up() {
     let builder = || LockManager::builder("redis://localhost");
+    let quorum = || LockManager::builder("redlock://a,b,localhost");
+    let too_long = MAX_LEASE + Duration::from_nanos(1);
     for (builder, setting) in [
         (builder().default_lease(Duration::ZERO), "`lease` of 0ns; give 10ms"),
         (
             builder().default_lease(MIN_LEASE.saturating_sub(Duration::from_nanos(1))),
             "give 10ms to 366 days",
         ),
+        (builder().default_lease(too_long), "give 10ms to 366 days"),
         (
-            builder().default_lease(MAX_LEASE + Duration::from_nanos(1)),
-            "give 10ms to 366 days",
+            builder().default_lease(LEASE).skew(LEASE),
+            "`lease` of 6s; give 10ms to 366 days, and more than the manager's `skew`",
         ),
         (builder().default_max_hold(Duration::ZERO), "`max_hold` of zero"),
+        (
+            builder().defaults(|call| call.max_hold(Duration::ZERO)),
+            "`max_hold` of zero",
+        ),
+        (
+            builder().defaults(|call| call.lease(Duration::ZERO)),
+            "`lease` of 0ns; give 10ms",
+        ),
+        (builder().defaults(move |call| call.at_least(too_long)), "`at_least` of"),
+        (
+            builder().defaults(move |call| call.lock_delay(too_long)),
+            "`lock_delay` of",
+        ),
+        (builder().defaults(|call| call.read().write()), "more than one is given"),
+        (builder().defaults(|call| call.semaphore(0)), "give one or more"),
+        (builder().defaults(|call| call.owner("")), "the owner's name is empty"),
+        (
+            builder().defaults(|call| call.owner(&"x".repeat(1025))),
+            "longer than 1,024 bytes",
+        ),
+        (
+            builder().defaults(|call| call.read().fencing(true)),
+            "leave the token out",
+        ),
+        (
+            builder().legacy_setnx().defaults(|call| call.fair(true)),
+            "leave `fair` and the mode out",
+        ),
+        (
+            builder().legacy_setnx().defaults(LockRequest::read),
+            "leave `fair` and the mode out",
+        ),
+        (quorum().defaults(|call| call.fair(true)), "a quorum has several"),
+        (quorum().defaults(LockRequest::read), "a quorum has several"),
+        (quorum().min_replicas(1), "leave `min_replicas` out"),
+        (
+            quorum()
+                .longest_lease(LEASE)
+                .default_lease(LEASE)
+                .defaults(|call| call.lock_delay(LEASE)),
+            "the longest lease of this quorum",
+        ),
     ] {
         let refused = builder.build().unwrap_err();
         assert!(matches!(refused, ConfigError::Settings { .. }), "{refused:?}");
         let text = refused.to_string();
-        assert!(text.contains("`redis://localhost`") && text.contains(setting), "{text}");
+        assert!(text.contains("localhost`") && text.contains(setting), "{text}");
+        assert!(text.contains("with these defaults"), "{text}");
     }
     for lease in [MIN_LEASE, MAX_LEASE] {
         assert!(builder().default_lease(lease).build().is_ok());
+        assert!(
+            quorum()
+                .defaults(move |call| call.lease(lease).lock_delay(MAX_LEASE).at_least(MAX_LEASE))
+                .build()
+                .is_ok()
+        );
     }
 }
 
@@ -152,18 +212,16 @@ async fn no_setting_overflows() {
         guard.release().await.unwrap();
         locks.shutdown().await;
         // A skew that uses up the lease leaves none.
-        let skewed = builder()
-            .skew(span)
-            .build()
-            .unwrap()
-            .lock("settings")
-            .lease(LONG)
-            .acquire()
-            .await;
-        assert_eq!(is_invalid_lease(&skewed), span > LONG, "{skewed:?}");
-        drop(skewed);
+        let skewed = builder().default_lease(LONG).skew(span).build();
+        assert_eq!(skewed.is_err(), span > LONG, "{skewed:?}");
+        if let Ok(skewed) = skewed {
+            skewed.lock("settings").run(async {}).await.unwrap();
+        }
         gone(&server, "settings").await;
     }
+    let skewed = builder(&server.url()).default_lease(LONG).skew(LEASE).build().unwrap();
+    let skewed = skewed.lock("settings").lease(LEASE).acquire().await;
+    assert!(is_invalid_lease(&skewed), "{skewed:?}");
 }
 
 // docs/faults.md, row 23.
@@ -315,7 +373,7 @@ async fn a_key_of_another_type_is_a_typed_error_and_stays() {
     server.cmd(&["HSET", &stored("hash"), "field", "value"]);
     for request in [
         locks.lock("hash"),
-        locks.lock("hash").fencing(),
+        locks.lock("hash").fencing(true),
         locks.lock("hash").wait(Duration::ZERO),
     ] {
         let error = request.wait(PATIENCE).acquire().await.unwrap_err();
@@ -386,7 +444,7 @@ async fn a_foreign_key_without_expiry_is_busy_and_is_left_alone() {
     let server = Server::start();
     let locks = connected(&server.url()).await;
     server.cmd(&["SET", &stored("foreign"), "somebody"]);
-    for request in [locks.lock("foreign"), locks.lock("foreign").fencing()] {
+    for request in [locks.lock("foreign"), locks.lock("foreign").fencing(true)] {
         let error = request.wait(Duration::from_secs(3)).acquire().await.unwrap_err();
         let LockError::Busy {
             holder: Some(holder),

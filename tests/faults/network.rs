@@ -203,7 +203,7 @@ async fn a_busy_call_sends_no_last_attempt_that_it_cannot_wait_for() {
     }
     // Long enough for the first answer.
     let request = |key: &str| locks.lock(key).lease(LONG).wait(Duration::from_secs(3));
-    let (busy, fenced) = tokio::join!(request("busy").acquire(), request("fenced").fencing().acquire());
+    let (busy, fenced) = tokio::join!(request("busy").acquire(), request("fenced").fencing(true).acquire());
     for busy in [busy, fenced] {
         assert!(busy.as_ref().is_err_and(LockError::is_busy), "{busy:?}");
     }

@@ -81,7 +81,7 @@ async fn a_body_begins_when_replicas_have_its_lock() {
         locks.lock("permit").semaphore(2),
         locks.lock("owner").owner("me"),
         locks.lock_all(["one", "two"]),
-        locks.lock("fair").fair().fencing(),
+        locks.lock("fair").fair(true).fencing(true),
     ] {
         let guard = request.lease(LONG).min_replicas(2).acquire().await.unwrap();
         for replica in &replicas {
@@ -220,13 +220,13 @@ async fn a_nested_call_waits_for_as_many_as_it_wants() {
     replicas[0].pause();
     let outer = locks.lock("nested").lease(LONG).min_replicas(1);
     let body = async {
-        let inner = || locks.lock("nested").lease(LONG).reentrant();
+        let inner = || locks.lock("nested").lease(LONG).reentrant(true);
         inner().min_replicas(1).run(async {}).await.unwrap();
         let refused = inner().min_replicas(2).run(async {}).await;
         assert_too_few(&refused.unwrap_err(), (1, 2));
         assert!(master.exists(&stored("nested")), "the outer call holds it");
     };
-    outer.reentrant().run(body).await.unwrap();
+    outer.reentrant(true).run(body).await.unwrap();
 }
 
 /// The renewal that asks if this server has the lock comes to one that has lost it.

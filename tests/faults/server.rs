@@ -159,12 +159,12 @@ async fn a_server_without_memory_takes_no_new_lock_and_goes_on_with_those_held()
     let held = locks.lock("held").lease(LONG).acquire().await.unwrap();
     let least = LONG * 10;
     let kept = locks.lock("kept").lease(LONG).at_least(least).acquire().await.unwrap();
-    let fenced = locks.lock("fenced").lease(LONG).fencing().acquire().await.unwrap();
+    let fenced = locks.lock("fenced").lease(LONG).fencing(true).acquire().await.unwrap();
     server.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
 
     // Long enough for an answer.
     let request = |key: &str| locks.lock(key).wait(Duration::from_secs(3));
-    let (plain, token) = tokio::join!(request("new").acquire(), request("new fenced").fencing().acquire());
+    let (plain, token) = tokio::join!(request("new").acquire(), request("new fenced").fencing(true).acquire());
     for said in [refused(plain), refused(token)] {
         assert!(said.contains("OOM") || said.contains("memory"), "{said}");
     }
@@ -198,7 +198,7 @@ async fn scripts_flushed_from_the_server_are_sent_again_in_the_same_attempt() {
         .lock("fenced")
         .lease(LONG)
         .wait(Duration::ZERO)
-        .fencing()
+        .fencing(true)
         .acquire()
         .await
         .unwrap();
@@ -309,11 +309,11 @@ async fn a_forbidden_command_is_found_at_start_up_and_not_at_the_release() {
     let locks = try_connected(&url)
         .await
         .unwrap_or_else(|error| panic!("with {allow}: {error}"));
-    let guard = locks.lock("limited").lease(LONG).fencing().acquire().await.unwrap();
+    let guard = locks.lock("limited").lease(LONG).fencing(true).acquire().await.unwrap();
     let busy = locks
         .lock("limited")
         .wait(Duration::from_secs(3))
-        .fencing()
+        .fencing(true)
         .acquire()
         .await;
     assert!(busy.is_err_and(|error| error.is_busy()));
@@ -400,7 +400,7 @@ async fn a_fence_that_cannot_grow_leaves_no_lock() {
     let server = Server::start();
     let locks = connected(&server.url()).await;
     server.cmd(&["SET", &stored("%lock-fence"), &i64::MAX.to_string()]);
-    let said = refused(locks.lock("overflow").lease(LONG).fencing().acquire().await);
+    let said = refused(locks.lock("overflow").lease(LONG).fencing(true).acquire().await);
     assert!(said.contains("overflow"), "{said}");
     assert!(!server.exists(&stored("overflow")), "a lock was left");
 
@@ -461,7 +461,7 @@ async fn a_lock_is_waited_for_while_the_server_cannot_write() {
         for (code, begin, end) in BAD_MOMENTS {
             let request = |wait| {
                 let request = locks.lock("new").lease(LONG).wait(wait);
-                if fencing { request.fencing() } else { request }
+                request.fencing(fencing)
             };
             server.cmd(begin);
             let error = request(Duration::from_millis(200)).acquire().await.unwrap_err();

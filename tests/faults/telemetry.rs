@@ -74,7 +74,7 @@ async fn the_span_of_a_call_tells_key_wait_attempts_holder_fence_and_outcome() {
     let fence = locks
         .lock("told")
         .lease(LONG)
-        .fencing()
+        .fencing(true)
         .run(async { current().unwrap().fencing_token().await.unwrap().get() })
         .await
         .unwrap();

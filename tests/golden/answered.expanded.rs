@@ -9,9 +9,10 @@ pub(crate) async fn report(r#type: Kind, path: &str) -> Report {
             &__LOCK_SITE,
             __lock_private::key().text("report:").value(&r#type).text(":").raw(&path),
         )
+        .exclusive()
         .renew(false)
-        .fair()
-        .pipelined()
+        .fair(true)
+        .pipelined(true)
         .on_lost(__lock_private::OnLost::Signal);
     let mut __lock_held = ::core::option::Option::None;
     let __lock_value = {

@@ -1,5 +1,6 @@
 #[distributed_lock(
     key = "report:<r#type>:<path:raw>",
+    mode = exclusive,
     renew = false,
     fair,
     release = pipelined,

@@ -32,7 +32,7 @@ pub async fn place(
             )
             .lease(config.lease)
             .max_renewals(3)
-            .fencing()
+            .fencing(true)
     };
     let mut __lock_held = ::core::option::Option::None;
     let __lock_value = {

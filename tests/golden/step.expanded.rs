@@ -5,12 +5,15 @@ async fn step(order: &Order, workflow_id: Uuid) -> Result<(), OrderError> {
         function: ::core::concat!(::core::module_path!(), "::step"),
     };
     let __lock_call = __lock_private::for_owner(
-        __lock_private::call(
-            &__LOCK_SITE,
-            __lock_private::key().text("order:").value(&order.id),
-        ),
-        __lock_private::key().text("workflow:").value(&workflow_id),
-    );
+            __lock_private::call(
+                &__LOCK_SITE,
+                __lock_private::key().text("order:").value(&order.id),
+            ),
+            __lock_private::key().text("workflow:").value(&workflow_id),
+        )
+        .reentrant(false)
+        .fair(false)
+        .pipelined(false);
     let mut __lock_held = ::core::option::Option::None;
     let __lock_value = {
         let __lock_body = ::core::pin::pin!(async move {

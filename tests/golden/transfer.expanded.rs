@@ -16,7 +16,7 @@ async fn transfer(&self, from: u64, request: Json<Transfer>) -> Result<(), BankE
                 ],
             )
             .lock_delay(const { ::core::time::Duration::new(5, 0) })
-            .reentrant()
+            .reentrant(true)
     };
     let mut __lock_held = ::core::option::Option::None;
     let __lock_value = {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{LockError, LockManager, LockMode, LostReason};
+use lock_runtime::{LockError, LockManager, LockMode, LostReason, RequestProblem};
 use lock_tests::{PATIENCE, Server, assert_free, eventually};
 
 /// A manager whose time-outs no busy machine meets.
@@ -135,10 +135,10 @@ async fn losing_one_key_cancels_the_body_and_the_others_are_released() {
 async fn one_token_fences_all_keys() {
     let (_server, managers) = places();
     for locks in &managers {
-        let before = locks.lock("b").fencing().acquire().await.unwrap();
+        let before = locks.lock("b").fencing(true).acquire().await.unwrap();
         let last = before.handle().fencing_token().await.unwrap().get();
         before.release().await.unwrap();
-        let all = locks.lock_all(["a", "b"]).fencing().acquire().await.unwrap();
+        let all = locks.lock_all(["a", "b"]).fencing(true).acquire().await.unwrap();
         let token = all.handle().fencing_token().await.unwrap().get();
         assert!(token > last);
         all.release().await.unwrap();
@@ -188,19 +188,22 @@ async fn a_dropped_guard_and_a_dropped_call_leave_nothing() {
 async fn contradictions_are_refused_with_what_to_ask_for() {
     let (_server, [locks, ..]) = places();
     let contradictions = [
-        locks.lock_all(["a", "b"]).read(),
-        locks.lock_all(["a", "b"]).fair(),
-        locks.lock("a").semaphore(0),
-        locks.lock("a").owner(""),
-        locks.lock("a").read().fencing(),
-        locks.lock("a").semaphore(2).fencing(),
-        locks.lock("a").read().write(),
-        locks.lock("a").mode(LockMode::Exclusive).owner("flow"),
+        (locks.lock_all(["a", "b"]).read(), RequestProblem::SeveralInAMode),
+        (locks.lock_all(["a", "b"]).fair(true), RequestProblem::SeveralFair),
+        (locks.lock("a").semaphore(0), RequestProblem::NoPermits),
+        (locks.lock("a").owner(""), RequestProblem::NoOwner),
+        (locks.lock("a").read().fencing(true), RequestProblem::ManyToFence),
+        (locks.lock("a").semaphore(2).fencing(true), RequestProblem::ManyToFence),
+        (locks.lock("a").read().write(), RequestProblem::TwoModes),
+        (
+            locks.lock("a").mode(LockMode::Exclusive).owner("flow"),
+            RequestProblem::TwoModes,
+        ),
     ];
-    for request in contradictions {
+    for (request, expected) in contradictions {
         let refused = request.clone().acquire().await;
         assert!(
-            matches!(refused, Err(LockError::InvalidMode { .. })),
+            matches!(&refused, Err(LockError::InvalidRequest { problem, .. }) if *problem == expected),
             "{request:?}: {refused:?}"
         );
     }

@@ -33,13 +33,13 @@ async fn reentrant_calls_pass_through_and_are_counted_until_the_outermost_ends()
     let inner = locks.clone();
     locks
         .lock("k")
-        .reentrant()
+        .reentrant(true)
         .run(async move {
             assert_eq!(current().unwrap().hold_count(), 1);
             let deeper = inner.clone();
-            let twice = inner.lock("k").reentrant().run(async move {
+            let twice = inner.lock("k").reentrant(true).run(async move {
                 assert_eq!(current().unwrap().hold_count(), 2);
-                let deepest = deeper.lock("k").reentrant().acquire().await.unwrap();
+                let deepest = deeper.lock("k").reentrant(true).acquire().await.unwrap();
                 assert_eq!(deepest.handle().hold_count(), 3);
                 deepest.release().await.unwrap();
                 current().unwrap().hold_count()
@@ -61,7 +61,7 @@ async fn without_reentrant_a_nested_call_is_refused_at_once() {
     let inner = locks.clone();
     let ended = locks
         .lock("k")
-        .reentrant()
+        .reentrant(true)
         .run(async move { inner.lock("k").acquire().await.map(drop) });
     assert!(matches!(ended.await.unwrap(), Err(LockError::WouldDeadlock { .. })));
 }
@@ -72,7 +72,7 @@ async fn a_guard_taken_inside_keeps_the_lock_when_it_outlives_the_outer_call() {
     let inner = locks.clone();
     let guard = locks
         .lock("k")
-        .run(async move { inner.lock("k").reentrant().acquire().await.unwrap() })
+        .run(async move { inner.lock("k").reentrant(true).acquire().await.unwrap() })
         .await
         .unwrap();
     assert!(guard.handle().is_held() && guard.handle().hold_count() == 1);
@@ -83,7 +83,7 @@ async fn a_guard_taken_inside_keeps_the_lock_when_it_outlives_the_outer_call() {
     let inner = locks.clone();
     let guard = locks
         .lock("k")
-        .run(async move { inner.lock("k").reentrant().acquire().await.unwrap() })
+        .run(async move { inner.lock("k").reentrant(true).acquire().await.unwrap() })
         .await
         .unwrap();
     drop(guard);
@@ -94,8 +94,8 @@ async fn a_guard_taken_inside_keeps_the_lock_when_it_outlives_the_outer_call() {
 async fn a_spawned_task_does_not_inherit_the_lock() {
     let locks = manager();
     let inner = locks.clone();
-    let ended = locks.lock("k").reentrant().run(async move {
-        let request = once(inner.lock("k").reentrant());
+    let ended = locks.lock("k").reentrant(true).run(async move {
+        let request = once(inner.lock("k").reentrant(true));
         tokio::spawn(async move { request.acquire().await.map(drop) })
             .await
             .unwrap()
@@ -108,7 +108,7 @@ async fn a_nested_call_that_wants_a_token_gets_the_one_of_its_hold() {
     let locks = manager();
     let inner = locks.clone();
     let tokens = locks.lock("k").run(async move {
-        let request = inner.lock("k").reentrant().fencing();
+        let request = inner.lock("k").reentrant(true).fencing(true);
         let token = request
             .run(async { current().unwrap().fencing_token().await.unwrap().get() })
             .await
@@ -132,7 +132,7 @@ async fn a_loss_cancels_all_calls_that_share_the_lock() {
         .renew(false)
         .run(async move {
             let _around = around;
-            let nested = inner.lock("k").reentrant().run(async move {
+            let nested = inner.lock("k").reentrant(true).run(async move {
                 let _inside = inside;
                 std::future::pending::<()>().await;
             });
@@ -149,7 +149,7 @@ async fn two_nested_calls_at_once_are_two_more_holds() {
     let locks = manager();
     let inner = locks.clone();
     let held = locks.lock("k").run(async move {
-        let hold = || inner.lock("k").reentrant().acquire();
+        let hold = || inner.lock("k").reentrant(true).acquire();
         let (one, other) = tokio::join!(hold(), hold());
         let (one, other) = (one.unwrap(), other.unwrap());
         let holds = (current().unwrap().hold_count(), one.handle().hold_count());
@@ -170,13 +170,13 @@ async fn a_call_inside_a_nested_one_still_knows_all_locks_around_it() {
         assert_locked!("b");
         let again = three
             .lock("b")
-            .reentrant()
+            .reentrant(true)
             .run(async { current().unwrap().hold_count() })
             .await;
         let refused = three.lock("b").acquire().await.map(drop);
         (again.unwrap(), refused)
     };
-    let a_again = async move { two.lock("a").reentrant().run(Box::pin(innermost)).await.unwrap() };
+    let a_again = async move { two.lock("a").reentrant(true).run(Box::pin(innermost)).await.unwrap() };
     let b = async move { one.lock("b").run(Box::pin(a_again)).await.unwrap() };
     let (again, refused) = locks.lock("a").run(Box::pin(b)).await.unwrap();
     assert_eq!(again, 2);
@@ -197,7 +197,7 @@ async fn a_step_that_is_shielded_in_a_nested_call_is_shielded_in_all_around_it()
         })
         .await
     };
-    let a_again = async move { two.lock("a").reentrant().run(Box::pin(step)).await };
+    let a_again = async move { two.lock("a").reentrant(true).run(Box::pin(step)).await };
     let b = async move { one.lock("b").run(Box::pin(a_again)).await.map(drop) };
     let ended = locks.lock("a").run(Box::pin(b)).await.unwrap();
     assert!(ended.is_err_and(|error| error.is_lost()), "`b` was lost");
@@ -211,7 +211,7 @@ async fn a_loss_is_heard_also_after_a_nested_call_was_polled_by_another_waker() 
     let inner = locks.clone();
     let start = Instant::now();
     let lost = locks.lock("k").lease(Duration::from_secs(3)).run(async move {
-        let mut nested = Box::pin(inner.lock("k").reentrant().run(async {}));
+        let mut nested = Box::pin(inner.lock("k").reentrant(true).run(async {}));
         poll_fn(
             |_| match nested.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(ended) => Poll::Ready(ended),
@@ -241,7 +241,7 @@ async fn a_nested_call_is_cancelled_or_told_as_it_asks_for_itself() {
         .lease(Duration::from_secs(3))
         .on_lost(OnLost::Signal)
         .run(async move {
-            let nested = inner.lock("k").reentrant().run(async {
+            let nested = inner.lock("k").reentrant(true).run(async {
                 let _began = began;
                 inner.force_release("k").await.unwrap();
                 std::future::pending::<()>().await;
@@ -274,8 +274,8 @@ async fn two_managers_of_one_server_have_the_same_locks() {
     let (refused, other) = nested.await.unwrap();
     assert!(matches!(refused, Err(LockError::WouldDeadlock { .. })), "{refused:?}");
     other.expect("another database has other locks");
-    let nested = outer.lock("k").reentrant().run(async {
-        let again = inner.lock("k").reentrant().acquire().await.unwrap();
+    let nested = outer.lock("k").reentrant(true).run(async {
+        let again = inner.lock("k").reentrant(true).acquire().await.unwrap();
         let count = current().unwrap().hold_count();
         again.release().await.unwrap();
         count
@@ -290,8 +290,8 @@ async fn the_locks_of_old_clients_are_others_under_the_same_keys() {
     let new = patient(LockManager::builder(&server.url())).await;
     let theirs = patient(LockManager::builder(&server.url())).await;
     let theirs = theirs.lock("k").acquire().await.unwrap();
-    let nested = old.lock("k").reentrant().run(async {
-        let busy = once(new.lock("k").reentrant()).acquire().await.map(drop);
+    let nested = old.lock("k").reentrant(true).run(async {
+        let busy = once(new.lock("k").reentrant(true)).acquire().await.map(drop);
         theirs.release().await.unwrap();
         let free = once(new.lock("k")).acquire().await.map(drop);
         (busy, free)
@@ -309,8 +309,8 @@ async fn a_manager_that_is_shut_down_re_enters_no_lock_of_another_one() {
     inner.shutdown().await;
     let nested = outer
         .lock("k")
-        .reentrant()
-        .run(inner.lock("k").reentrant().run(async {}));
+        .reentrant(true)
+        .run(inner.lock("k").reentrant(true).run(async {}));
     let refused = nested.await.unwrap();
     assert!(
         matches!(refused, Err(LockError::Closed { began: false, .. })),

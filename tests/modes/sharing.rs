@@ -270,7 +270,7 @@ async fn a_reader_that_would_write_is_refused_at_once(place: &Place) {
     let lock = || locks.lock(KEY);
     refused(nested(lock().read(), lock().write()).await);
     // Also where it would pass through in its own mode.
-    refused(nested(lock().read(), lock().write().reentrant()).await);
+    refused(nested(lock().read(), lock().write().reentrant(true)).await);
     refused(nested(lock().write(), lock().write()).await);
     refused(nested(lock().semaphore(3), lock().semaphore(3)).await);
     refused(nested(lock().owner("a"), lock().owner("b")).await);
@@ -282,16 +282,16 @@ async fn nested_calls_pass_through_where_they_may(place: &Place) {
     let locks = place.manager();
     let lock = || locks.lock(KEY);
     let pairs = [
-        (lock(), lock().reentrant()),
+        (lock(), lock().reentrant(true)),
         (lock().read(), lock().read()),
-        (lock().write(), lock().write().reentrant()),
-        (lock().semaphore(1), lock().semaphore(1).reentrant()),
+        (lock().write(), lock().write().reentrant(true)),
+        (lock().semaphore(1), lock().semaphore(1).reentrant(true)),
         (lock().owner("a"), lock().owner("a")),
         (
             locks.lock_all([KEY, "other"]),
-            locks.lock_all(["other", KEY]).reentrant(),
+            locks.lock_all(["other", KEY]).reentrant(true),
         ),
-        (locks.lock_all([KEY, "other"]), lock().reentrant()),
+        (locks.lock_all([KEY, "other"]), lock().reentrant(true)),
     ];
     for (outer, inner) in pairs {
         let body = async {
@@ -312,7 +312,7 @@ async fn nested_calls_pass_through_where_they_may(place: &Place) {
 async fn one_of_several_keys_in_a_nested_call_is_refused_at_once(place: &Place) {
     let locks = place.manager();
     let body = async {
-        let answer = locks.lock_all(["free", KEY]).reentrant().acquire().await;
+        let answer = locks.lock_all(["free", KEY]).reentrant(true).acquire().await;
         assert!(matches!(answer, Err(LockError::WouldDeadlock { .. })), "{answer:?}");
         take(locks.lock("free").wait(Duration::ZERO))
             .await
@@ -393,10 +393,10 @@ async fn tokens_tell_writers_and_owners_apart(place: &Place) {
     let mut last = 0;
     for nth in 0..8 {
         let (first, second) = match nth % 4 {
-            0 => (one.lock(KEY).write().fencing(), None),
+            0 => (one.lock(KEY).write().fencing(true), None),
             1 => (one.lock(KEY).write(), None),
-            2 => (one.lock(KEY).owner("a").fencing(), Some(other.lock(KEY).owner("a"))),
-            _ => (one.lock(KEY).owner("a"), Some(other.lock(KEY).owner("a").fencing())),
+            2 => (one.lock(KEY).owner("a").fencing(true), Some(other.lock(KEY).owner("a"))),
+            _ => (one.lock(KEY).owner("a"), Some(other.lock(KEY).owner("a").fencing(true))),
         };
         let first = take(first).await;
         let second = match second {
@@ -411,7 +411,7 @@ async fn tokens_tell_writers_and_owners_apart(place: &Place) {
             second.release().await.unwrap();
         }
         first.release().await.unwrap();
-        let all = take(one.lock_all(["x", "y"]).fencing()).await;
+        let all = take(one.lock_all(["x", "y"]).fencing(true)).await;
         assert!(all.handle().fencing_token().await.unwrap().get() > last);
         last = all.handle().fencing_token().await.unwrap().get();
         all.release().await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use lock_runtime::{LockError, LockManager};
+use lock_runtime::{LockError, LockManager, RequestProblem};
 use lock_tests::patience::eventually_blocking;
 use lock_tests::{Alone, PATIENCE, Server};
 
@@ -71,7 +71,16 @@ async fn on_a_thread_of_a_runtime_they_say_what_to_do_instead() {
     assert!(said.contains("await `acquire` and `release` instead"), "{said}");
     let guard = locks.lock("stock").acquire().await.unwrap();
     let refused = guard.release_blocking().unwrap_err();
-    assert!(matches!(refused, LockError::InvalidMode { .. }), "{refused}");
+    assert!(
+        matches!(
+            refused,
+            LockError::InvalidRequest {
+                problem: RequestProblem::InRuntime,
+                ..
+            }
+        ),
+        "{refused}"
+    );
     // It is given back in the background, and where blocking is allowed, the runtime waits.
     let guard = tokio::task::spawn_blocking(move || {
         let refused = locks.lock("stock").acquire_blocking();

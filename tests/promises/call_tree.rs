@@ -116,7 +116,7 @@ async fn after_a_loss_within(
     inner_asks: bool,
 ) -> (Result<(), LockError>, Result<(), LockError>) {
     let (asked, known) = tokio::sync::oneshot::channel();
-    let request = || locks.lock("nested").lease(LONG).reentrant().on_lost(OnLost::Signal);
+    let request = || locks.lock("nested").lease(LONG).reentrant(true).on_lost(OnLost::Signal);
     let inner = async {
         server.cmd(&["DEL", "dist_lock:nested"]);
         if inner_asks {
@@ -146,7 +146,7 @@ async fn ask_once(locks: &LockManager) -> Vec<String> {
     let mut said = vec![format!("current: {key}")];
     for (way, request) in [
         ("plain", locks.lock("plain")),
-        ("reentrant", locks.lock("reentrant").reentrant()),
+        ("reentrant", locks.lock("reentrant").reentrant(true)),
         ("read", locks.lock("write").read()),
         ("owner", locks.lock("owner").owner("me")),
     ] {
@@ -163,7 +163,7 @@ async fn ask_once(locks: &LockManager) -> Vec<String> {
 async fn under_all<T>(locks: &LockManager, body: impl Future<Output = T>) -> T {
     let owner = locks.lock("owner").owner("me").run(body);
     let write = locks.lock("write").write().run(owner);
-    let reentrant = locks.lock("reentrant").reentrant().run(write);
+    let reentrant = locks.lock("reentrant").reentrant(true).run(write);
     let plain = locks.lock("plain").run(reentrant);
     Box::pin(plain).await.unwrap().unwrap().unwrap().unwrap()
 }

@@ -227,13 +227,13 @@ async fn a_call_for_a_free_lock_in_a_runtime_that_stands_still_holds_up_no_other
 
 #[tokio::test]
 async fn a_call_with_a_fencing_token_that_is_polled_no_more_holds_up_no_other() {
-    free_locks(How::Parked, |locks, key| locks.lock(key).fencing()).await;
+    free_locks(How::Parked, |locks, key| locks.lock(key).fencing(true)).await;
 }
 
 #[tokio::test]
 async fn calls_in_the_other_modes_that_are_polled_no_more_hold_up_no_other() {
     tokio::join!(
-        free_locks(How::Parked, |locks, key| locks.lock(key).fair()),
+        free_locks(How::Parked, |locks, key| locks.lock(key).fair(true)),
         free_locks(How::Parked, |locks, key| locks.lock(key).write()),
         free_locks(How::BlockedLater, |locks, key| locks.lock(key).semaphore(1)),
     );
@@ -255,7 +255,7 @@ async fn a_call_for_a_busy_lock_in_a_runtime_that_stands_still_holds_up_no_other
 #[tokio::test]
 async fn calls_in_the_other_modes_for_a_busy_lock_that_are_polled_no_more_hold_up_no_other() {
     tokio::join!(
-        busy_locks(How::Parked, |locks, key| locks.lock(key).fair()),
+        busy_locks(How::Parked, |locks, key| locks.lock(key).fair(true)),
         busy_locks(How::Parked, |locks, key| locks.lock(key).write()),
     );
 }
@@ -484,8 +484,8 @@ async fn a_notice_that_a_frozen_call_does_not_read_causes_no_storm_of_looks() {
     let proxy = Proxy::to(&server);
     let ours = manager_at(&proxy.url());
     let key = "unread";
-    let guard = ours.lock(key).fair().acquire().await.unwrap();
-    let mut frozen = Box::pin(ours.lock(key).fair().acquire());
+    let guard = ours.lock(key).fair(true).acquire().await.unwrap();
+    let mut frozen = Box::pin(ours.lock(key).fair(true).acquire());
     let mut context = Context::from_waker(Waker::noop());
     eventually("the call that will freeze to stand in the queue", || {
         assert!(frozen.as_mut().poll(&mut context).is_pending(), "it does not wait");
@@ -493,12 +493,12 @@ async fn a_notice_that_a_frozen_call_does_not_read_causes_no_storm_of_looks() {
         async move { stands }
     })
     .await;
-    let next = tokio::spawn(ours.lock(key).fair().acquire());
+    let next = tokio::spawn(ours.lock(key).fair(true).acquire());
     eventually("the next one to stand in the queue", || async {
         places(&server, key) == 2
     })
     .await;
-    let last = tokio::spawn(ours.lock(key).fair().acquire());
+    let last = tokio::spawn(ours.lock(key).fair(true).acquire());
     eventually("the last one to stand in the queue", || async {
         places(&server, key) == 3
     })

@@ -123,7 +123,7 @@ async fn a_place_is_given_back_soon_after_its_user_is_allowed_it_again() {
     let holder = held(&server, "k").await;
     let clock = JumpingClock::going();
     let locks = patient(LockManager::builder(&proxy.url()).clock(clock.clone())).await;
-    let fair = || locks.lock("k").lease(Duration::from_secs(6)).wait(LONG).fair();
+    let fair = || locks.lock("k").lease(Duration::from_secs(6)).wait(LONG).fair(true);
     let call = tokio::spawn(fair().run(async {}));
     let left = stand(&server, "k", 1).await;
     let other = tokio::spawn(fair().run(async {}));
@@ -168,7 +168,7 @@ async fn a_server_that_takes_no_writes_is_asked_to_take_a_place_back_a_few_times
     let proxy = Proxy::to(&server);
     let _holder = held(&server, "k").await;
     let locks = manager(&proxy.url());
-    let call = tokio::spawn(locks.lock("k").fair().run(async {}));
+    let call = tokio::spawn(locks.lock("k").fair(true).run(async {}));
     let left = stand(&server, "k", 1).await;
     answered(&locks).await;
     let gives_back = gives_back(&left[0]);

@@ -26,7 +26,7 @@ async fn connected(url: &str) -> LockManager {
 
 /// A call that does not wait for its release, nor for its lock.
 async fn pipelined(locks: &LockManager, key: &str) -> Result<(), LockError> {
-    let request = locks.lock(key).lease(LONG).wait(Duration::ZERO).pipelined();
+    let request = locks.lock(key).lease(LONG).wait(Duration::ZERO).pipelined(true);
     request.run(async {}).await
 }
 

@@ -257,7 +257,7 @@ async fn a_passed_lock_whose_call_is_not_polled_while_it_asks_for_a_token_goes_t
     let first = Stamp::now();
     loop {
         let guard = ours.lock(key).acquire().await.unwrap();
-        let mut frozen = parked(ours.lock(key).fencing().acquire());
+        let mut frozen = parked(ours.lock(key).fencing(true).acquire());
         let mut other = tokio::spawn(theirs.lock(key).acquire());
         eventually("the other process in the store's queue", || async {
             places(&server, key) == 1
@@ -302,7 +302,7 @@ async fn a_passed_lock_stays_with_a_call_whose_token_is_slow_to_come() {
         let _ = lag.longest();
         let guard = locks.lock("k").acquire().await.unwrap();
         let value = server.value("k");
-        let mut next = parked(locks.lock("k").fencing().acquire());
+        let mut next = parked(locks.lock("k").fencing(true).acquire());
         let asked = proxy.on_next(fences, Action::DelayReply(Duration::from_millis(500)));
         guard.release().await.unwrap();
         let guard = timeout(PATIENCE, &mut next).await.expect("it hangs").unwrap();

@@ -74,7 +74,7 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_of_the_firs
     let url = allow(&server, "app", &[rules(FIRST), rules(WAIT)].concat());
     let locks = connected(&url).await;
     let held = locks.lock("k").acquire().await.unwrap();
-    let waiting = tokio::spawn(locks.lock("k").fair().acquire());
+    let waiting = tokio::spawn(locks.lock("k").fair(true).acquire());
     eventually("the call to wait", || async { waits_for(&server, "k") }).await;
     held.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
@@ -129,11 +129,16 @@ async fn the_server_denies_nothing_to_a_user_with_the_lines_for_what_it_does() {
     held.release().await.unwrap();
 
     let locks = connected(&allowed("fencing", &[FIRST, "take fencing tokens"])).await;
-    locks.lock("fenced").fencing().run(async {}).await.unwrap();
+    locks.lock("fenced").fencing(true).run(async {}).await.unwrap();
     let held = locks.lock("fenced").acquire().await.unwrap();
     held.handle().fencing_token().await.unwrap();
     held.release().await.unwrap();
-    let held = locks.lock_all(["some", "others"]).fencing().acquire().await.unwrap();
+    let held = locks
+        .lock_all(["some", "others"])
+        .fencing(true)
+        .acquire()
+        .await
+        .unwrap();
     held.release().await.unwrap();
 
     let url = allowed("replicas", &[FIRST, "wait for replicas"]);
@@ -193,8 +198,8 @@ async fn without_waiting(managers: [LockManagerBuilder; 2]) {
     for (locks, who) in [(&locks, "ours"), (&other, "theirs")] {
         let lock = |what: &str| locks.lock(format!("{what}:{who}"));
         let requests = [
-            lock("reentrant").reentrant(),
-            lock("pipelined").pipelined(),
+            lock("reentrant").reentrant(true),
+            lock("pipelined").pipelined(true),
             lock("delayed").lock_delay(Duration::from_millis(300)),
             locks.lock_all(["a", "b", "c"]),
         ];
@@ -225,7 +230,7 @@ async fn waiting(server: &Arc<Server>, managers: &[LockManager; 2]) {
     let requests = |locks: &LockManager| {
         [
             ("exclusive", locks.lock("exclusive")),
-            ("fair", locks.lock("fair").fair()),
+            ("fair", locks.lock("fair").fair(true)),
             ("written", locks.lock("written").write()),
             ("semaphore", locks.lock("semaphore").semaphore(1)),
             ("owner", locks.lock("owner").owner(&format!("{locks:p}"))),
@@ -362,8 +367,8 @@ async fn a_user_of_the_keys_that_the_layout_lists_needs_no_other() {
     let managers = [connected(&url).await, connected(&url).await];
     waiting(&server, &managers).await;
     let [locks, other] = &managers;
-    locks.lock("fair").fencing().run(async {}).await.unwrap();
-    other.lock("written").write().fencing().run(async {}).await.unwrap();
+    locks.lock("fair").fencing(true).run(async {}).await.unwrap();
+    other.lock("written").write().fencing(true).run(async {}).await.unwrap();
     let held = locks.lock("exclusive").acquire().await.unwrap();
     let waiting = tokio::spawn(other.lock("exclusive").run(async {}));
     eventually("a call to wait", || async { waits_for(&server, "exclusive") }).await;
@@ -401,7 +406,7 @@ async fn a_user_who_may_not_publish_hands_a_lock_to_the_first_in_the_queue_as_we
     let others: Vec<&str> = all().into_iter().filter(|rule| *rule != "+publish").collect();
     let silent = allow(&server, "silent", &others);
     let held = connected(&silent).await.lock("k").lease(LONG).acquire().await.unwrap();
-    let waiting = connected(&whole).await.lock("k").lease(LONG).wait(PATIENCE).fair();
+    let waiting = connected(&whole).await.lock("k").lease(LONG).wait(PATIENCE).fair(true);
     let waiting = tokio::spawn(waiting.acquire());
     let queue = ["ZCOUNT", "dist_lock:%lock-queue:{dist_lock:k}", "1", "+inf"];
     eventually("a place in the queue", || async { server.ask::<u32>(&queue) == 1 }).await;
@@ -432,8 +437,8 @@ async fn do_everything(url: &str, user: &str) -> [LockManager; 2] {
         let lock = |what: &str| locks.lock(format!("{user}:{what}")).wait(Duration::from_secs(5));
         [
             lock("exclusive"),
-            lock("tokens").fencing(),
-            lock("fair").fair(),
+            lock("tokens").fencing(true),
+            lock("fair").fair(true),
             lock("written").write(),
             lock("semaphore").semaphore(1),
             lock("owner").owner(&format!("{locks:p}")),

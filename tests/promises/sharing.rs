@@ -171,7 +171,7 @@ async fn the_order_is_kept_when_the_servers_clock_is_set_back() {
         let mut holder = processes[0].lock("back").acquire().await.unwrap();
         let mut calls = Vec::new();
         for number in 0..WAITERS {
-            calls.push(tokio::spawn(processes[number % 2].lock("back").fair().acquire()));
+            calls.push(tokio::spawn(processes[number % 2].lock("back").fair(true).acquire()));
             stand(&server, queue, number + 1).await;
         }
         // The signs that are written below say that the processes hear their messages.
@@ -226,7 +226,7 @@ async fn the_last_of_a_process_to_leave_the_queue_takes_its_sign_of_life_along()
         let [leaving, staying] = [patient(&server.url()).await, patient(&server.url()).await];
         let ask = |locks: &LockManager| {
             let request = locks.lock("last");
-            tokio::spawn(if shared { request.write() } else { request.fair() }.acquire())
+            tokio::spawn(if shared { request.write() } else { request.fair(true) }.acquire())
         };
         let holder = ask(&staying).await.unwrap().unwrap();
         let mut calls = Vec::new();

@@ -87,7 +87,7 @@ async fn fight(server: &Arc<Server>, key: &'static str, managers: &[LockManager]
         bodies.spawn(async move {
             while !turns.is_over() {
                 let request = locks.lock(key);
-                let request = if by == By::Queue { request.fair() } else { request };
+                let request = request.fair(by == By::Queue);
                 let guard = request.acquire().await.unwrap();
                 turns.enter();
                 turns.ours.fetch_add(1, Ordering::SeqCst);
@@ -200,7 +200,7 @@ async fn fair_calls_keep_their_order_and_lose_only_the_moment_in_which_the_lock_
     for call in 0..CALLS {
         let (locks, order) = (managers[call % 2].clone(), Arc::clone(&order));
         calls.spawn(async move {
-            let guard = locks.lock("k").fair().acquire().await.unwrap();
+            let guard = locks.lock("k").fair(true).acquire().await.unwrap();
             order.lock().unwrap().push(call);
             guard.release().await.unwrap();
         });

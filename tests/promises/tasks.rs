@@ -218,7 +218,7 @@ async fn a_task_is_a_part_of_the_call_tree() {
             let task = lock.spawn(async move {
                 let lock = current().expect("a task has its lock");
                 assert_eq!((lock.key(), lock.hold_count()), ("k", 1));
-                nested.lock("k").reentrant().run(async {}).await.unwrap();
+                nested.lock("k").reentrant(true).run(async {}).await.unwrap();
                 let waits = nested.lock("k").wait(LONG).acquire().await.unwrap_err();
                 assert!(matches!(waits, LockError::WouldDeadlock { .. }), "{waits}");
                 // And so are the tasks that it spawns in turn.

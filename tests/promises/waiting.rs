@@ -91,7 +91,7 @@ impl Call {
         Self {
             entered,
             enough: Some(enough),
-            task: tokio::spawn(request.fencing().run(body)),
+            task: tokio::spawn(request.fencing(true).run(body)),
         }
     }
 
@@ -138,11 +138,11 @@ async fn a_forged_message_starts_no_body_gives_no_token_and_costs_no_place() {
         .await
         .unwrap();
 
-    let holder = waiting(&server.url()).lock("k").fencing().acquire().await.unwrap();
+    let holder = waiting(&server.url()).lock("k").fencing(true).acquire().await.unwrap();
     let honest = holder.handle().fencing_token().await.unwrap().get();
-    let mut first = Call::begin(waiting(&proxy.url()).lock("k").fair());
+    let mut first = Call::begin(waiting(&proxy.url()).lock("k").fair(true));
     let place = stand(&server, "k", 1).await;
-    let mut second = Call::begin(waiting(&server.url()).lock("k").fair());
+    let mut second = Call::begin(waiting(&server.url()).lock("k").fair(true));
     let places = stand(&server, "k", 2).await;
 
     let [_, _, process, value] = place[0].splitn(4, ':').collect::<Vec<_>>()[..] else {

@@ -14,7 +14,7 @@ use crate::stage::{Five, LEASE, LONG, queue_of, store_error, stored};
 /// Takes and releases one lock until told to stop, each body at the judge.
 async fn storm(locks: LockManager, name: String, judge: Arc<StoreJudge>, calm: Arc<AtomicBool>) {
     while !calm.load(Ordering::SeqCst) {
-        let request = locks.lock("stormy").lease(LONG).fencing();
+        let request = locks.lock("stormy").lease(LONG).fencing(true);
         let body = async {
             let token = current().unwrap().fencing_token().await.unwrap().get();
             let _inside = judge.enter(&name, Some(token));

@@ -174,7 +174,7 @@ async fn fencing_tokens_grow_whichever_masters_are_there() {
     let locks = five.connected().await;
     let mut last = 0;
     let mut take = async |what: &str| {
-        let guard = locks.lock("k").lease(LONG).fencing().acquire().await.unwrap();
+        let guard = locks.lock("k").lease(LONG).fencing(true).acquire().await.unwrap();
         let token = guard.handle().fencing_token().await.unwrap().get();
         assert!(token > last, "{what}: {token} after {last}");
         last = token;

@@ -265,7 +265,7 @@ async fn modes_that_need_the_order_of_one_server_are_refused_at_the_request() {
     let locks = five.connected().await;
     let asked = |mode: fn(LockRequest) -> LockRequest| mode(locks.lock("k").wait(Duration::ZERO)).acquire();
     let ended = [
-        ("fair", asked(LockRequest::fair).await.map(|_| ())),
+        ("fair", asked(|request| request.fair(true)).await.map(|_| ())),
         ("read", asked(LockRequest::read).await.map(|_| ())),
         ("write", asked(LockRequest::write).await.map(|_| ())),
         ("semaphore", asked(|request| request.semaphore(3)).await.map(|_| ())),
@@ -277,7 +277,7 @@ async fn modes_that_need_the_order_of_one_server_are_refused_at_the_request() {
         ("#[owner]", owner(&locks).await),
     ];
     for (what, ended) in ended {
-        let Err(error @ LockError::InvalidMode { .. }) = ended else {
+        let Err(error @ LockError::InvalidRequest { .. }) = ended else {
             panic!("{what}: {ended:?}");
         };
         let said = error.to_string();

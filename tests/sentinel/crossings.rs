@@ -15,8 +15,12 @@ use crate::failover::{KEY, connected, replicated};
 fn each_mode(locks: &LockManager) -> Vec<(LockRequest, LockRequest, &'static str)> {
     vec![
         (locks.lock("plain"), locks.lock("plain"), "plain"),
-        (locks.lock("fenced").fencing(), locks.lock("fenced").fencing(), "fenced"),
-        (locks.lock("fair").fair(), locks.lock("fair").fair(), "fair"),
+        (
+            locks.lock("fenced").fencing(true),
+            locks.lock("fenced").fencing(true),
+            "fenced",
+        ),
+        (locks.lock("fair").fair(true), locks.lock("fair").fair(true), "fair"),
         (locks.lock("read").read(), locks.lock("read").write(), "read"),
         (locks.lock("write").write(), locks.lock("write").read(), "write"),
         (

@@ -235,7 +235,7 @@ async fn a_pipelined_release_that_the_former_master_answers_too_late_is_sent_to_
         .build()
         .unwrap();
     eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
-    let guard = locks.lock("stock:7").pipelined().acquire().await.unwrap();
+    let guard = locks.lock("stock:7").pipelined(true).acquire().await.unwrap();
     replicated(&group).await;
     let former = group.master().await;
     group.pause(former);
@@ -301,7 +301,7 @@ async fn the_new_master_does_not_offer_the_lock_to_calls_that_have_had_it() {
     let foreign = group.server(group.master().await);
     foreign.cmd(&["SET", KEY, "foreign", "PX", "600000"]);
     let calls: Vec<_> = (0..CALLS)
-        .map(|_| tokio::spawn(locks.lock("stock:7").fair().run(async {})))
+        .map(|_| tokio::spawn(locks.lock("stock:7").fair(true).run(async {})))
         .collect();
     let queue = format!("dist_lock:%lock-queue:{{{KEY}}}");
     let in_queue = |port| {

@@ -25,7 +25,7 @@ async fn many_fair_calls_with_short_leases_keep_their_order() {
         let request = other.lock("k").lease(CLAIM);
         let order = Arc::clone(&order);
         calls.push(tokio::spawn(async move {
-            let guard = request.fair().acquire().await.unwrap();
+            let guard = request.fair(true).acquire().await.unwrap();
             order.lock().unwrap().push(number);
             // It may be lost on a machine that stands still, after so short a time. This is about the order.
             let released = guard.release().await;
@@ -51,7 +51,7 @@ async fn a_counter_that_fails_stops_nobody_s_release_but_the_call_that_wants_a_t
         held.push(one.lock(format!("free:{number}")).acquire().await.unwrap());
     }
     held.insert(10, one.lock("k").acquire().await.unwrap());
-    let waiting = other.lock("k").fencing();
+    let waiting = other.lock("k").fencing(true);
     let waiting = tokio::spawn(async move { waiting.acquire().await.map(drop) });
     stand(&server, "k", 1).await;
     server.cmd(&["SET", "dist_lock:%lock-fence", "no number"]);

@@ -82,7 +82,7 @@ async fn fair_calls_of_one_process_stand_in_the_store_each_for_itself() {
     let holder = locks.lock("each").acquire().await.unwrap();
     let mut calls = Vec::new();
     for number in 0..5 {
-        calls.push(Call::begin_fenced(locks.lock("each").fair()));
+        calls.push(Call::begin_fenced(locks.lock("each").fair(true)));
         stand(&server, "each", number + 1).await;
     }
     holder.release().await.unwrap();
@@ -108,7 +108,7 @@ async fn killed_waiters_are_passed_over_at_once() {
         stand(&server, "dead", number + 1).await;
     }
     let locks = waiting(&proxy.url()).await;
-    let mut call = Call::begin(locks.lock("dead").fair());
+    let mut call = Call::begin(locks.lock("dead").fair(true));
     stand(&server, "dead", 7).await;
     first.0.kill();
     second.0.kill();
@@ -137,7 +137,7 @@ async fn stopped_waiters_cost_at_most(count: usize, delay: Duration) {
         stand(&server, "still", number + 1).await;
     }
     let locks = waiting(&server.url()).await;
-    let mut call = Call::begin_fenced(locks.lock("still").fair());
+    let mut call = Call::begin_fenced(locks.lock("still").fair(true));
     stand(&server, "still", count + 1).await;
     stopped.0.stop();
     holder.release().await.unwrap();
@@ -169,13 +169,13 @@ async fn a_fair_call_that_tries_once_overtakes_nobody() {
     let trying = waiting(&server.url()).await;
     let locks = waiting(&proxy.url()).await;
     server.cmd(&["SET", &stored("once"), "another program"]);
-    let mut call = Call::begin(locks.lock("once").fair());
+    let mut call = Call::begin(locks.lock("once").fair(true));
     stand(&server, "once", 1).await;
     proxy.requests(Flow::Hold);
     server.cmd(&["DEL", &stored("once")]);
     let once = |fair: bool| {
         let request = trying.lock("once").wait(Duration::ZERO);
-        if fair { request.fair() } else { request }.acquire()
+        request.fair(fair).acquire()
     };
     assert!(is_busy(once(true).await), "it overtook one that waits");
     assert!(!server.exists(&stored("once")), "trying once has an effect");
@@ -250,7 +250,7 @@ async fn a_fair_lock_that_nobody_waits_for_costs_two_commands_and_no_key() {
     let locks = waiting(&proxy.url()).await;
     locks
         .lock("alone")
-        .fair()
+        .fair(true)
         .acquire()
         .await
         .unwrap()
@@ -259,7 +259,7 @@ async fn a_fair_lock_that_nobody_waits_for_costs_two_commands_and_no_key() {
         .unwrap();
     let mark = proxy.mark();
     for _ in 0..20 {
-        let guard = locks.lock("alone").fair().acquire().await.unwrap();
+        let guard = locks.lock("alone").fair(true).acquire().await.unwrap();
         assert_eq!(server.keys(), [stored("alone")]);
         assert!(!server.exists(&queue("alone")));
         guard.release().await.unwrap();

@@ -406,7 +406,7 @@ async fn one_cancelled_as_it_is_called_loses_neither_turn_nor_lock(stage: &Stage
         for polls in 0..8 {
             for by_drop in [false, true] {
                 let guard = locks.lock(KEY).acquire().await.unwrap();
-                let request = || locks.lock(KEY).fencing();
+                let request = || locks.lock(KEY).fencing(true);
                 let (first, second) = (in_line(request().acquire()), in_line(request().acquire()));
                 let third = in_line(request().acquire());
                 if by_drop {
@@ -440,7 +440,7 @@ async fn a_lock_passes_with_the_deadline_it_has(stage: &Stage) {
     let value = stage.value().await.unwrap();
     let calls = line_up((0..20).map(|nth| {
         let request = locks.lock(KEY);
-        let request = if nth % 2 == 0 { request.fencing() } else { request };
+        let request = request.fencing(nth % 2 == 0);
         request.run(async {
             tokio::time::sleep(Duration::from_millis(2)).await;
             let lock = current().unwrap();
@@ -508,14 +508,14 @@ async fn tokens_grow_from_call_to_call_however_they_are_taken(stage: &Stage) {
     stage.stops_time();
     let locks = stage.manager(EVER);
     let log = Log::default();
-    let guard = locks.lock(KEY).fencing().acquire().await.unwrap();
+    let guard = locks.lock(KEY).fencing(true).acquire().await.unwrap();
     log.note(guard.handle().fencing_token().await.unwrap().get());
     let calls = line_up((0..90).map(|nth| {
         let log = log.clone();
         // With the lock, later, and not at all, in every order of two.
         let kind = [0, 1, 2, 1, 0, 2, 0, 0, 1, 1, 2, 2][nth % 12];
         let request = locks.lock(KEY);
-        let request = if kind == 0 { request.fencing() } else { request };
+        let request = request.fencing(kind == 0);
         request.run(async move {
             let lock = current().unwrap();
             yield_now().await;
@@ -535,7 +535,7 @@ async fn tokens_grow_from_call_to_call_however_they_are_taken(stage: &Stage) {
     let tokens = log.entries();
     assert!(tokens.len() > 60 && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     // Also larger than all of them is one that the store grants.
-    let guard = stage.manager(EVER).lock(KEY).fencing().acquire().await.unwrap();
+    let guard = stage.manager(EVER).lock(KEY).fencing(true).acquire().await.unwrap();
     assert!(guard.handle().fencing_token().await.unwrap().get() > *tokens.last().unwrap());
 }
 
@@ -697,11 +697,11 @@ async fn a_lock_with_other_terms_does_not_pass(stage: &Stage) {
         (
             "other limits",
             request(),
-            request().max_renewals(3).wait(short).label("other").fencing(),
+            request().max_renewals(3).wait(short).label("other").fencing(true),
             true,
         ),
-        ("a fair call does not pass on", request().fair(), request(), false),
-        ("and gets nothing passed", request(), request().fair(), false),
+        ("a fair call does not pass on", request().fair(true), request(), false),
+        ("and gets nothing passed", request(), request().fair(true), false),
     ];
     for (case, first, second, passes) in cases {
         let before = locks.stats();
@@ -946,7 +946,7 @@ async fn a_call_that_tries_once_does_not_stand_in_line(stage: &Stage) {
     let line = line_up((0..3).map(|_| locks.lock(KEY).acquire())).await;
     let mut line = line.into_iter();
     for fair in [false, true] {
-        let request = if fair { once().fair() } else { once() };
+        let request = if fair { once().fair(true) } else { once() };
         assert!(ended(request.acquire()).await.unwrap_err().is_busy());
     }
     guard.release().await.unwrap();
@@ -1027,8 +1027,8 @@ async fn nobody_meets_anybody_and_nobody_hangs_whoever_leaves_when() {
                     let request = match nth % 7 {
                         0 => request.lease(LONG / 2),
                         1 => request.renew(false),
-                        2 => request.fencing(),
-                        3 => request.fair(),
+                        2 => request.fencing(true),
+                        3 => request.fair(true),
                         _ => request,
                     };
                     let guard = request.acquire().await?;

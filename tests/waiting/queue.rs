@@ -175,7 +175,7 @@ impl Call {
 
     /// With a fencing token.
     pub(crate) fn begin_fenced(request: LockRequest) -> Self {
-        Self::start(request.fencing(), true)
+        Self::start(request.fencing(true), true)
     }
 
     fn start(request: LockRequest, fenced: bool) -> Self {

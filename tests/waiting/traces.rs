@@ -130,7 +130,7 @@ async fn a_call_that_leaves_leaves_nothing_whether_it_is_dropped_or_its_time_is_
     for fair in [false, true] {
         let request = || {
             if fair {
-                locks.lock("left").fair()
+                locks.lock("left").fair(true)
             } else {
                 locks.lock("left")
             }
@@ -144,7 +144,7 @@ async fn a_call_that_leaves_leaves_nothing_whether_it_is_dropped_or_its_time_is_
         let busy = busy.over().await.unwrap_err();
         assert!(busy.is_busy(), "{busy}");
         gone().await;
-        let (first, second) = (Call::begin(request().fair()), Call::begin(request().fair()));
+        let (first, second) = (Call::begin(request().fair(true)), Call::begin(request().fair(true)));
         stand(&server, "left", 2).await;
         first.cancel().await;
         stand(&server, "left", 1).await;
@@ -273,7 +273,7 @@ async fn a_queue_of_another_type_keeps_nobody_from_the_lock_for_long() {
     for fair in [false, true] {
         let request = |locks: &LockManager| {
             if fair {
-                locks.lock("typed").fair()
+                locks.lock("typed").fair(true)
             } else {
                 locks.lock("typed")
             }

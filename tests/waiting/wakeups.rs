@@ -223,10 +223,7 @@ async fn repeated_and_reordered_messages_let_nobody_in() {
         raging.spawn(async move {
             for round in 0..25 {
                 let asked = Stamp::now();
-                let mut request = locks.lock("repeated").fencing();
-                if round % 3 == 0 {
-                    request = request.fair();
-                }
+                let request = locks.lock("repeated").fencing(true).fair(round % 3 == 0);
                 let body = async {
                     let token = lock_runtime::current().unwrap().fencing_token().await.unwrap().get();
                     let _inside = judge.enter(process.to_string(), asked, Some(token));
@@ -597,7 +594,7 @@ async fn a_waiter_that_may_not_listen_gets_the_lock_by_asking() {
             // Long enough for the first answer.
             let impatient = tokio::spawn(locks.lock(*user).wait(Duration::from_secs(3)).acquire());
             let request = locks.lock(*user);
-            let call = Call::begin(if fair { request.fair() } else { request });
+            let call = Call::begin(request.fair(fair));
             begun.push((user, holder, impatient, call));
         }
         for (user, holder, impatient, mut call) in begun {

@@ -82,8 +82,8 @@ impl Client {
     pub(super) async fn section(&self, name: &str, hold: Duration) -> Result<Inside> {
         let request = self.locks.lock(name);
         let request = match self.variant {
-            Variant::Fair => request.fair(),
-            Variant::Pipelined => request.pipelined(),
+            Variant::Fair => request.fair(true),
+            Variant::Pipelined => request.pipelined(true),
             Variant::Default | Variant::HandoverOff | Variant::NeverLeftFree => request,
         };
         let guard = request.acquire().await?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::EndCause;
-use crate::error::{LockError, LostReason, ModeProblem};
+use crate::error::{LockError, LostReason, RequestProblem};
 use crate::hold::backend::Backend;
 use crate::hold::{Hold, Shield};
 use crate::host::{self, TaskId};
@@ -334,7 +334,7 @@ impl HeldLock {
     /// # Errors
     /// [`LockError::Lost`] if the lock is no longer held, or the error that ended it, so that a
     /// former holder gets no token. [`LockError::Store`] if the store does not answer.
-    /// [`LockError::InvalidMode`] under a read lock or a semaphore, which have many holders at
+    /// [`LockError::InvalidRequest`] under a read lock or a semaphore, which have many holders at
     /// once.
     ///
     /// # Cancel safety
@@ -346,9 +346,9 @@ impl HeldLock {
             return Ok(fence);
         }
         if !self.held.value.mode().is_fenced() {
-            return Err(LockError::InvalidMode {
+            return Err(LockError::InvalidRequest {
                 key: self.held.name(),
-                problem: ModeProblem::ManyToFence.text(),
+                problem: RequestProblem::ManyToFence,
             });
         }
         let (store, value) = (&self.held.manager.store, &self.held.value);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{LockError, ModeProblem};
+use crate::error::{LockError, RequestProblem};
 use crate::hold::backend::Backend;
 use crate::host::Moment;
 use crate::key::{self, MAX_KEY_LEN, Names};
@@ -94,6 +94,28 @@ impl Default for LockOptions {
 }
 
 impl LockOptions {
+    /// Returns the options with which a call from `site` begins if these are its manager's defaults. A
+    /// mode that the call gives replaces theirs.
+    pub(crate) fn of_call(&self, mut site: CallSite) -> Self {
+        if site.function.is_empty() {
+            site.function = self.site.function;
+        }
+        Self {
+            site,
+            given: Given::Nothing,
+            ..self.clone()
+        }
+    }
+
+    /// Returns these defaults in place of `former` ones. What was wrong with the former mode stays unless
+    /// another mode has replaced it.
+    pub(crate) fn in_place_of(mut self, former: &Self) -> Self {
+        if self.given == Given::Nothing {
+            self.given = former.given;
+        }
+        self
+    }
+
     pub(crate) fn mode(&self) -> &LockMode {
         &self.mode
     }
@@ -137,62 +159,56 @@ impl LockOptions {
         self.lease.saturating_add(self.lock_delay)
     }
 
-    /// Checks a manager's defaults. The error text says which value no lock can have, and which
-    /// values are allowed.
-    pub(crate) fn check_defaults(&self) -> Result<(), String> {
-        if !(MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
-            return Err(format!(
-                "no lock can have its default `lease` of {:?}; give {MIN_LEASE:?} to {} days",
-                self.lease,
-                MAX_LEASE.as_secs() / 86_400
-            ));
+    /// Returns the longest time for which the key may be kept after the grant or a renewal.
+    pub(crate) fn longest(&self) -> Duration {
+        self.time_to_live().max(self.at_least)
+    }
+
+    /// Returns an error if no lock can be taken with these options, whatever its keys and its store.
+    pub(crate) fn check_alone(&self) -> Result<(), RequestProblem> {
+        // Limited, since a server accepts an expiry in the distant future, with which the key
+        // stays.
+        Err(match &self.mode {
+            _ if !(MIN_LEASE..=MAX_LEASE).contains(&self.lease) => RequestProblem::Lease(self.lease),
+            _ if self.at_least > MAX_LEASE => RequestProblem::AtLeast(self.at_least),
+            _ if self.lock_delay > MAX_LEASE => RequestProblem::LockDelay(self.lock_delay),
+            _ if self.limit.time().is_some_and(|span| span.is_zero()) => RequestProblem::MaxHold,
+            _ if self.given == Given::TwoModes => RequestProblem::TwoModes,
+            _ if self.given == Given::NoPermits => RequestProblem::NoPermits,
+            LockMode::Read | LockMode::Semaphore(_) if self.fencing => RequestProblem::ManyToFence,
+            LockMode::Owner(owner) if owner.is_empty() => RequestProblem::NoOwner,
+            LockMode::Owner(owner) if key::encoded(owner).len() > MAX_KEY_LEN => RequestProblem::LongOwner,
+            _ => return Ok(()),
+        })
+    }
+
+    /// Returns an error if no lock can be taken with these options in this store, whatever its keys.
+    pub(crate) fn check_in(&self, backend: &Backend) -> Result<(), RequestProblem> {
+        self.check_alone()?;
+        if backend.margins.validity(self.lease).is_zero() {
+            return Err(RequestProblem::Lease(self.lease));
         }
-        if self.limit.time().is_some_and(|span| span.is_zero()) {
-            return Err(
-                "no body can run for its default `max_hold` of zero; give a longer one, or leave it out".to_owned(),
-            );
+        if backend.store.refuses_mode(&self.mode, self.fair) {
+            return Err(RequestProblem::OneServer);
         }
-        Ok(())
+        match backend.store.longest_lease() {
+            Some(longest) if self.longest() > longest => Err(RequestProblem::LongLease),
+            _ => Ok(()),
+        }
     }
 
     /// Returns an error if a lock of these keys cannot be taken with these options.
     pub(crate) fn check(&self, names: &Names, backend: &Backend) -> Result<(), LockError> {
-        let key = || names.first.as_str().into();
-        let lease = self.lease;
-        // Limited, since a server accepts an expiry in the distant future, with which the key
-        // stays.
-        let spans = [self.at_least, self.lock_delay];
-        let invalid = if !(MIN_LEASE..=MAX_LEASE).contains(&lease) || backend.margins.validity(lease).is_zero() {
-            Some(lease)
-        } else {
-            let no_time = self.limit.time().filter(Duration::is_zero);
-            spans.into_iter().find(|span| *span > MAX_LEASE).or(no_time)
-        };
-        if let Some(lease) = invalid {
-            return Err(LockError::InvalidLease { key: key(), lease });
-        }
         let several = !names.others.is_empty();
-        let problem = match &self.mode {
-            _ if self.given == Given::TwoModes => ModeProblem::TwoModes,
-            _ if self.given == Given::NoPermits => ModeProblem::NoPermits,
-            LockMode::Read | LockMode::Semaphore(_) if self.fencing => ModeProblem::ManyToFence,
-            LockMode::Owner(owner) if owner.is_empty() => ModeProblem::NoOwner,
-            LockMode::Owner(owner) if key::encoded(owner).len() > MAX_KEY_LEN => ModeProblem::LongOwner,
-            mode if several && *mode != LockMode::Exclusive => ModeProblem::SeveralInAMode,
-            _ if several && self.fair => ModeProblem::SeveralFair,
-            mode if backend.store.refuses_mode(mode, self.fair) => ModeProblem::OneServer,
-            _ if backend
-                .store
-                .longest_lease()
-                .is_some_and(|longest| self.time_to_live().max(self.at_least) > longest) =>
-            {
-                ModeProblem::LongLease
-            }
-            _ => return Ok(()),
+        let problem = match self.check_in(backend) {
+            Err(problem) => problem,
+            Ok(()) if several && self.mode != LockMode::Exclusive => RequestProblem::SeveralInAMode,
+            Ok(()) if several && self.fair => RequestProblem::SeveralFair,
+            Ok(()) => return Ok(()),
         };
-        Err(LockError::InvalidMode {
-            key: key(),
-            problem: problem.text(),
+        Err(LockError::InvalidRequest {
+            key: names.first.as_str().into(),
+            problem,
         })
     }
 }

@@ -11,10 +11,12 @@ use redis::{ConnectionAddr, ConnectionInfo};
 use crate::acquire::{Observer, Shared};
 use crate::error::ConfigError;
 use crate::hold::upkeep::Pace;
-use crate::hold::{Backend, HandoverLimits, LockOptions};
+use crate::hold::{Backend, CallSite, HandoverLimits, LockOptions};
 use crate::host::{Backoff, Clock, Host};
-use crate::manager::LockManager;
 use crate::manager::url;
+use crate::manager::{LockManager, LockRequest};
+#[cfg(feature = "legacy-setnx")]
+use crate::store::LockMode;
 use crate::store::access::Access;
 use crate::store::health::ServerRole;
 use crate::store::memory::MemoryStore;
@@ -123,6 +125,53 @@ impl LockManagerBuilder {
     /// Sets the prefix of every key in the store. Defaults to `dist_lock:`. May be empty.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets the options of calls that are not given them, with the attribute and without it: every option of
+    /// a [`LockRequest`]. An option that `set` does not touch keeps the default that it has.
+    ///
+    /// ```
+    /// # use lock_runtime::{LockError, LockManager, LockMode, distributed_lock};
+    /// # use std::time::Duration;
+    /// #[distributed_lock(key = "order:<id>", manager = locks)]
+    /// async fn ship(locks: &LockManager, id: u64) -> Result<Duration, LockError> {
+    ///     Ok(lock_runtime::current().map(|lock| lock.remaining()).unwrap_or_default())
+    /// }
+    ///
+    /// #[distributed_lock(key = "order:<id>", fair = false, lease = 60, manager = locks)]
+    /// async fn pack(locks: &LockManager, id: u64) -> Result<Duration, LockError> {
+    ///     Ok(lock_runtime::current().map(|lock| lock.remaining()).unwrap_or_default())
+    /// }
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = LockManager::builder("memory://")
+    ///     .defaults(|call| call.lease(Duration::from_secs(15)).fair(true).fencing(true))
+    ///     .build()?;
+    /// assert!(ship(&locks, 7).await?.as_secs() < 15);
+    /// assert!(pack(&locks, 7).await?.as_secs() > 50);
+    /// locks.lock("prices").read().fencing(false).acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+    /// ```
+    ///
+    /// What a call is given replaces the default: a mode replaces the default mode (`mode = exclusive`, or
+    /// [`exclusive`](LockRequest::exclusive), if that is another one), `max_hold` replaces a default
+    /// `max_renewals`, and `false` switches a flag off. Otherwise a default counts as if the call were given
+    /// it. So a call for several keys is refused under a default of `fair`, or of a mode, that it does not
+    /// switch off, and so is one with `read` under a default of `fencing`.
+    ///
+    /// [`default_lease`](Self::default_lease), [`default_wait`](Self::default_wait),
+    /// [`default_max_renewals`](Self::default_max_renewals), [`default_max_hold`](Self::default_max_hold) and
+    /// [`min_replicas`](Self::min_replicas) are short forms. Of several settings of one option, the last one
+    /// counts. [`build`](Self::build) refuses defaults with which a call that is given none of its own would
+    /// fail.
+    ///
+    /// The request that `set` is given is one for no lock: only its options are used.
+    pub fn defaults(mut self, set: impl FnOnce(LockRequest) -> LockRequest) -> Self {
+        let request = LockRequest::of_defaults(self.defaults.of_call(CallSite::default()));
+        self.defaults = set(request).into_options().in_place_of(&self.defaults);
         self
     }
 
@@ -256,8 +305,8 @@ impl LockManagerBuilder {
     }
 
     /// Sets the longest lease of any lock on a quorum, with its `lock_delay`, and the longest `at_least`: a
-    /// call that asks for more fails. Defaults to the [`default_lease`](Self::default_lease). All processes
-    /// must have the same. Has no effect on other stores.
+    /// call that asks for more fails. Defaults to that of a call with the [`defaults`](Self::defaults), 30 s. All
+    /// processes must have the same. Has no effect on other stores.
     ///
     /// A master that may have forgotten locks, since it was restarted or flushed or has never been used,
     /// gives no vote for that long. Until a majority votes, no call gets a lock: the first one on new
@@ -404,15 +453,16 @@ impl LockManagerBuilder {
     /// # Errors
     /// [`ConfigError::Url`] when the URL or a certificate is not understood, or `legacy_setnx` is set for a
     /// store other than a Redis server.
-    /// [`ConfigError::Settings`] when no lock can have the default lease or `max_hold`, or the lock
+    /// [`ConfigError::Settings`] when no lock can be taken with the [`defaults`](Self::defaults), or the lock
     /// thread cannot be started.
     pub fn build(self) -> Result<LockManager, ConfigError> {
         let url = url::without_password(&self.url);
-        self.defaults
-            .check_defaults()
-            .map_err(|problem| ConfigError::Settings {
-                problem: format!("the manager for `{url}` cannot be built: {problem}").into(),
-            })?;
+        let of_defaults = |problem: &dyn fmt::Display| ConfigError::Settings {
+            problem: format!("the manager for `{url}` cannot be built with these defaults: {problem}").into(),
+        };
+        self.defaults.check_alone().map_err(|problem| of_defaults(&problem))?;
+        self.check_defaults_of_store()
+            .map_err(|problem| of_defaults(&problem))?;
         if let Err(error) = self.host.start() {
             let advice = self.host.advice_to_start();
             let problem = format!("the lock thread of the manager for `{url}` cannot be started: {error}; {advice}");
@@ -424,7 +474,10 @@ impl LockManagerBuilder {
         let skew = self.redis.skew.unwrap_or_else(|| store.skew());
         let pace = Pace::of(&self.host, self.clock.as_ref(), store.release_is_immediate());
         let access = Access::new(self.host.clone(), store, self.clock, self.redis.response_timeout);
-        let mut backend = Backend::new(access, url, self.prefix, skew, self.handover);
+        let mut backend = Backend::new(access, url.clone(), self.prefix, skew, self.handover);
+        self.defaults
+            .check_in(&backend)
+            .map_err(|problem| of_defaults(&problem))?;
         // No other kind of client polls for a lock in memory.
         backend.leave_free = self.leave_free.filter(|_| !backend.store.release_is_immediate());
         Ok(LockManager::new(Arc::new(Shared::new(
@@ -435,6 +488,23 @@ impl LockManagerBuilder {
             self.shutdown_grace,
             self.observer,
         ))))
+    }
+
+    /// Refuses defaults that the store itself would refuse at each call.
+    fn check_defaults_of_store(&self) -> Result<(), &'static str> {
+        #[cfg(feature = "legacy-setnx")]
+        if self.legacy_setnx && (self.defaults.fair || *self.defaults.mode() != LockMode::Exclusive) {
+            return Err(
+                "clients with the lock of `legacy_setnx` know neither a queue nor a mode; leave `fair` and the mode out, or use another \
+                 manager, without `legacy_setnx`",
+            );
+        }
+        if self.is_quorum() && self.defaults.min_replicas > 0 {
+            return Err(
+                "the masters of a quorum have no replicas that count; leave `min_replicas` out: a majority of the masters has each lock",
+            );
+        }
+        Ok(())
     }
 
     /// Returns the store that was set, or the one for the manager's URL, which `url` is without its
@@ -462,9 +532,7 @@ impl LockManagerBuilder {
                 url::check_memory(&self.url).map_err(|problem| not_understood(StoreError::permanent(problem)))?;
                 Ok(Arc::new(MemoryStore::on(&self.host)))
             }
-            None if !self.masters.is_empty() || quorum::url::is_one(&self.url) => {
-                Ok(Arc::new(self.open_quorum().map_err(not_understood)?))
-            }
+            None if self.is_quorum() => Ok(Arc::new(self.open_quorum().map_err(not_understood)?)),
             None if ClusterUrl::is_one(&self.url) => {
                 let store = ClusterStore::new(&self.host, &self.url, &self.prefix, &self.redis);
                 Ok(Arc::new(store.map_err(not_understood)?))
@@ -518,9 +586,13 @@ impl LockManagerBuilder {
         Ok(store.with_longest_lease(self.longest_lease_of_quorum()))
     }
 
+    fn is_quorum(&self) -> bool {
+        self.store.is_none() && (!self.masters.is_empty() || quorum::url::is_one(&self.url))
+    }
+
     /// Returns the longest lease of any lock on a quorum.
     fn longest_lease_of_quorum(&self) -> Duration {
-        self.longest_lease.unwrap_or(self.defaults.lease)
+        self.longest_lease.unwrap_or_else(|| self.defaults.longest())
     }
 }
 

@@ -106,7 +106,7 @@ impl LockManager {
     ///
     /// Locks are granted, renewed and kept while a majority of the masters answers. They are exclusive: a
     /// request that is [`fair`](LockRequest::fair) or in another mode fails with
-    /// [`LockError::InvalidMode`](crate::LockError::InvalidMode), and one with
+    /// [`LockError::InvalidRequest`](crate::LockError::InvalidRequest), and one with
     /// [`min_replicas`](LockRequest::min_replicas) with [`LockError::Store`](crate::LockError::Store).
     ///
     /// Masters that share one user, password and database can be named by one URL instead:

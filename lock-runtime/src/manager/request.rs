@@ -15,6 +15,9 @@ use crate::store::LockMode;
 
 /// A request for a lock, created by [`LockManager::lock`] or [`LockManager::lock_all`].
 ///
+/// An option that the request is not given has the manager's default, which is the one named here unless
+/// [`LockManagerBuilder::defaults`](crate::LockManagerBuilder::defaults) sets another.
+///
 /// ```
 /// # use lock_runtime::LockManager;
 /// # use std::time::Duration;
@@ -48,14 +51,29 @@ struct Request {
 impl LockRequest {
     /// Creates a request that comes from `site`.
     pub(crate) fn new(manager: Option<LockManager>, names: Result<Names, KeyError>, site: CallSite) -> Self {
-        let defaults = manager.as_ref().map(|manager| manager.shared().defaults.clone());
-        let mut options = defaults.unwrap_or_default();
-        options.site = site;
+        let defaults = manager.as_ref().map(|manager| &manager.shared().defaults);
+        let options = defaults.map_or_else(
+            || LockOptions::default().of_call(site),
+            |defaults| defaults.of_call(site),
+        );
         Self(Box::new(Request {
             manager,
             names,
             options,
         }))
+    }
+
+    /// Creates a request for no lock, on which a manager's defaults are set.
+    pub(super) fn of_defaults(options: LockOptions) -> Self {
+        Self(Box::new(Request {
+            manager: None,
+            names: Names::all(std::iter::empty()),
+            options,
+        }))
+    }
+
+    pub(super) fn into_options(self) -> LockOptions {
+        self.0.options
     }
 
     /// Makes the request fail, since the `Display` of a value has failed.
@@ -134,19 +152,20 @@ impl LockRequest {
     /// Sets the mode, which determines which holders can share the lock. Defaults to
     /// [`LockMode::Exclusive`].
     ///
-    /// [`read`](Self::read), [`write`](Self::write), [`semaphore`](Self::semaphore) and
-    /// [`owner`](Self::owner) are short forms of this method. A request that is given more than one
-    /// mode fails with [`LockError::InvalidMode`].
+    /// [`exclusive`](Self::exclusive), [`read`](Self::read), [`write`](Self::write),
+    /// [`semaphore`](Self::semaphore) and [`owner`](Self::owner) are short forms of this method. A request that is given more than one
+    /// mode fails with [`RequestProblem::TwoModes`](crate::RequestProblem::TwoModes). A mode that is the
+    /// manager's [default](crate::LockManagerBuilder::defaults) does not count.
     ///
     /// ```
-    /// # use lock_runtime::{LockError, LockManager, LockMode};
+    /// # use lock_runtime::{LockError, LockManager, LockMode, RequestProblem};
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let locks = LockManager::connect("memory://").await?;
     /// let reader = locks.lock("prices").mode(LockMode::Read).acquire().await?;
     /// assert_eq!(*reader.handle().mode(), LockMode::Read);
     ///
     /// let both = locks.lock("prices").read().write().acquire().await;
-    /// assert!(matches!(both, Err(LockError::InvalidMode { .. })));
+    /// assert!(matches!(both, Err(LockError::InvalidRequest { problem: RequestProblem::TwoModes, .. })));
     /// # Ok(())
     /// # }
     /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
@@ -154,6 +173,12 @@ impl LockRequest {
     pub fn mode(mut self, mode: LockMode) -> Self {
         self.0.options.set_mode(mode);
         self
+    }
+
+    /// Takes the lock alone: the default, unless the manager's
+    /// [defaults](crate::LockManagerBuilder::defaults) have another mode.
+    pub fn exclusive(self) -> Self {
+        self.mode(LockMode::Exclusive)
     }
 
     /// Takes the lock for reading: any number of readers hold it together while there is no writer.
@@ -177,7 +202,7 @@ impl LockRequest {
     /// present holders applies. The permit of a crashed holder becomes available when its lease
     /// ends.
     ///
-    /// A request for none fails with [`LockError::InvalidMode`].
+    /// A request for none fails with [`RequestProblem::NoPermits`](crate::RequestProblem::NoPermits).
     pub fn semaphore(mut self, permits: u32) -> Self {
         self.0.options.set_permits(permits);
         self
@@ -192,14 +217,14 @@ impl LockRequest {
         self.mode(LockMode::owner(name))
     }
 
-    /// Allows nested calls: if the call tree already holds this lock in the same mode, re-enters it
-    /// instead of failing with [`LockError::WouldDeadlock`]. Off by default.
+    /// Sets whether a nested call re-enters the lock if the call tree already holds it in the same
+    /// mode. Defaults to `false`: the call fails with [`LockError::WouldDeadlock`].
     ///
     /// The lock is released when the last of these calls has ended. Tasks that a body spawns by
     /// `tokio::spawn`, or runs in a `LocalSet` or runtime of its own, are not part of its call
     /// tree; see [`current`](crate::current).
-    pub fn reentrant(mut self) -> Self {
-        self.0.options.reentrant = true;
+    pub fn reentrant(mut self, reentrant: bool) -> Self {
+        self.0.options.reentrant = reentrant;
         self
     }
 
@@ -221,36 +246,36 @@ impl LockRequest {
         self
     }
 
-    /// Takes a [fencing token](crate::HeldLock::fencing_token) in the same step as the lock. Off by
-    /// default.
-    pub fn fencing(mut self) -> Self {
-        self.0.options.fencing = true;
+    /// Sets whether the call takes a [fencing token](crate::HeldLock::fencing_token) in the same step as
+    /// the lock. Defaults to `false`.
+    pub fn fencing(mut self, fencing: bool) -> Self {
+        self.0.options.fencing = fencing;
         self
     }
 
-    /// Makes the call take its own place in the store's queue, first come, first served: the fair
-    /// calls of all processes get the lock in the order in which they joined that queue. Off by
-    /// default.
+    /// Sets whether the call takes its own place in the store's queue, first come, first served: the
+    /// fair calls of all processes get the lock in the order in which they joined that queue. Defaults
+    /// to `false`.
     ///
-    /// The call overtakes no waiter in that queue, not even with a `wait` of zero, which tries once
+    /// A fair call overtakes no waiter in that queue, not even with a `wait` of zero, which tries once
     /// and leaves. The calls that are not fair have one place in it per process. The store skips
     /// waiters that have died.
     ///
     /// Every grant then comes from the store instead of being handed over inside the process, which
     /// is slower, and each waiting call takes a place in the store.
-    pub fn fair(mut self) -> Self {
-        self.0.options.fair = true;
+    pub fn fair(mut self, fair: bool) -> Self {
+        self.0.options.fair = fair;
         self
     }
 
-    /// Makes the release return once it is queued, in order, on the connection, without waiting for
-    /// the store's answer. Off by default.
+    /// Sets whether the release returns once it is queued, in order, on the connection, without waiting
+    /// for the store's answer. Defaults to `false`.
     ///
-    /// The release is sent within 100 ms, even if the runtime no longer runs tasks. If it fails, or
+    /// A pipelined release is sent within 100 ms, even if the runtime no longer runs tasks. If it fails, or
     /// finds the lock lost, the caller gets no error: the failure is logged by `tracing` and
     /// counted in [`Stats`](crate::Stats).
-    pub fn pipelined(mut self) -> Self {
-        self.0.options.pipelined = true;
+    pub fn pipelined(mut self, pipelined: bool) -> Self {
+        self.0.options.pipelined = pipelined;
         self
     }
 
@@ -261,7 +286,7 @@ impl LockRequest {
         self
     }
 
-    /// Sets a name for the holder. Empty by default. It is stored with the lock beside host and
+    /// Sets a name for the holder. Empty by default; an annotated function has its path. It is stored with the lock beside host and
     /// process, and shown to operators and in [`LockError::Busy`].
     pub fn label(mut self, label: &'static str) -> Self {
         self.0.options.site.function = label;
@@ -330,8 +355,9 @@ impl LockRequest {
     /// ```
     ///
     /// # Errors
-    /// Those of [`acquire`](Self::acquire). [`LockError::InvalidMode`] on a thread of a tokio runtime,
-    /// whose tasks would have to wait as well: await `acquire` there, or have
+    /// Those of [`acquire`](Self::acquire).
+    /// [`RequestProblem::InRuntime`](crate::RequestProblem::InRuntime) on a thread of a tokio runtime, whose
+    /// tasks would have to wait as well: await `acquire` there, or have
     /// [`Handle::block_on`](tokio::runtime::Handle::block_on) do so in
     /// [`spawn_blocking`](tokio::task::spawn_blocking).
     pub fn acquire_blocking(self) -> Result<LockGuard, LockError> {
@@ -388,5 +414,157 @@ impl LockRequest {
             (Ok(value), Ok(())) => Ok(value),
             (Err(error), _) | (Ok(_), Err(error)) => Err(*error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::LockRequest;
+    use crate::error::{ConfigError, LockError};
+    use crate::hold::{CallSite, OnLost};
+    use crate::key::KeyProblem;
+    use crate::manager::{LockManager, LockManagerBuilder};
+
+    type Set = fn(LockRequest) -> LockRequest;
+
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn builder() -> LockManagerBuilder {
+        LockManager::builder("memory://")
+    }
+
+    /// All options that the request was given or has by default.
+    fn options(request: &LockRequest) -> String {
+        format!("{:?}", request.0.options.of_call(CallSite::default()))
+    }
+
+    /// What a default may set, and what a call gives in its place.
+    const OPTIONS: [(Set, Set); 19] = [
+        (|call| call.lease(seconds(15)), |call| call.lease(seconds(60))),
+        (|call| call.wait(seconds(1)), |call| call.wait(Duration::ZERO)),
+        (|call| call.at_least(seconds(9)), |call| call.at_least(Duration::ZERO)),
+        (
+            |call| call.lock_delay(seconds(5)),
+            |call| call.lock_delay(Duration::ZERO),
+        ),
+        (|call| call.renew(false), |call| call.renew(true)),
+        (|call| call.max_renewals(9), |call| call.max_renewals(3)),
+        (|call| call.max_renewals(9), |call| call.max_hold(seconds(600))),
+        (|call| call.max_hold(seconds(600)), |call| call.max_renewals(9)),
+        (|call| call.min_replicas(2), |call| call.min_replicas(0)),
+        (|call| call.fair(true), |call| call.fair(false)),
+        (|call| call.fencing(true), |call| call.fencing(false)),
+        (|call| call.reentrant(true), |call| call.reentrant(false)),
+        (|call| call.pipelined(true), |call| call.pipelined(false)),
+        (|call| call.on_lost(OnLost::Signal), |call| call.on_lost(OnLost::Cancel)),
+        (|call| call.label("shop"), |call| call.label("cart")),
+        (LockRequest::read, LockRequest::write),
+        (LockRequest::write, LockRequest::exclusive),
+        (|call| call.semaphore(5), |call| call.owner("me")),
+        (|call| call.owner("me"), |call| call.semaphore(5)),
+    ];
+
+    #[test]
+    fn a_call_has_the_defaults_in_place_of_what_it_is_not_given() -> Result<(), ConfigError> {
+        let plain = || builder().build().map(|locks| locks.lock("k"));
+        for (default, own) in OPTIONS {
+            let locks = builder().defaults(default).build()?;
+            assert_eq!(options(&locks.lock("k")), options(&default(plain()?)));
+            assert_eq!(options(&locks.lock_all(["k", "l"])), options(&default(plain()?)));
+            assert_eq!(options(&own(locks.lock("k"))), options(&own(plain()?)));
+            assert_ne!(options(&default(plain()?)), options(&own(plain()?)));
+        }
+        // Those of one setting do not undo those of another.
+        let all = OPTIONS
+            .iter()
+            .fold(builder(), |builder, (default, _)| builder.defaults(default));
+        let request = OPTIONS.iter().fold(plain()?, |request, (default, _)| default(request));
+        assert_eq!(options(&all.build()?.lock("k")), options(&request));
+        Ok(())
+    }
+
+    #[test]
+    fn the_last_setting_of_an_option_counts() -> Result<(), ConfigError> {
+        let lease = |builder: LockManagerBuilder| builder.build().map(|locks| locks.lock("k").0.options.lease);
+        let fifteen: Set = |call| call.lease(seconds(15));
+        assert_eq!(
+            lease(builder().default_lease(seconds(60)).defaults(fifteen))?,
+            seconds(15)
+        );
+        assert_eq!(
+            lease(builder().defaults(fifteen).default_lease(seconds(60)))?,
+            seconds(60)
+        );
+        assert_eq!(
+            lease(builder().default_lease(Duration::ZERO).defaults(fifteen))?,
+            seconds(15)
+        );
+
+        let two_modes = || builder().defaults(|call| call.read().write());
+        assert!(two_modes().build().is_err());
+        assert!(two_modes().defaults(fifteen).build().is_err());
+        let locks = two_modes().defaults(LockRequest::read).defaults(fifteen).build()?;
+        assert_eq!(
+            options(&locks.lock("k")),
+            options(&fifteen(builder().build()?.lock("k").read()))
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn an_annotated_function_keeps_its_name_beside_a_default_label() -> Result<(), ConfigError> {
+        let locks = builder().defaults(|call| call.label("shop").fair(true)).build()?;
+        let site = CallSite {
+            templates: &["k"],
+            function: "shop::reduce",
+        };
+        let names = locks.lock("k").0.names;
+        let request = LockRequest::new(Some(locks), names, site).0;
+        assert_eq!(request.options.site.function, "shop::reduce");
+        assert_eq!(request.options.site.templates, ["k"]);
+        assert!(request.options.fair);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn what_sets_the_defaults_cannot_take_a_lock() {
+        let mut kept = None;
+        let builder = builder().defaults(|call| {
+            kept = Some(call.clone());
+            call
+        });
+        assert!(builder.build().is_ok());
+        let Some(call) = kept else { return };
+        let refused = call.acquire().await.map(drop);
+        assert!(
+            matches!(
+                refused,
+                Err(LockError::InvalidKey {
+                    problem: KeyProblem::NoKeys,
+                    ..
+                })
+            ),
+            "{refused:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flag_can_be_switched_off_again() -> Result<(), Box<dyn std::error::Error>> {
+        let locks = builder().build()?;
+        let on = |request: LockRequest| request.reentrant(true).fencing(true).fair(true).pipelined(true);
+        let off = |request: LockRequest| request.reentrant(false).fencing(false).fair(false).pipelined(false);
+        let plain = locks.lock("k");
+        assert_eq!(
+            format!("{:?}", off(on(plain.clone()))),
+            format!("{plain:?}"),
+            "nothing else is left of them"
+        );
+        let nested = off(on(plain.clone())).run(off(on(plain)).run(async {})).await?;
+        assert!(matches!(nested, Err(LockError::WouldDeadlock { .. })), "{nested:?}");
+        Ok(())
     }
 }

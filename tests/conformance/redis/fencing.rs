@@ -16,7 +16,7 @@ async fn connect(server: &Server) -> LockManager {
 
 /// A token taken with the lock and one taken later, each on a hold of its own.
 async fn two_tokens(manager: &LockManager, key: &str) -> [u64; 2] {
-    let fencing = manager.lock(key).lease(LEASE).fencing().acquire().await.unwrap();
+    let fencing = manager.lock(key).lease(LEASE).fencing(true).acquire().await.unwrap();
     let first = fencing.handle().fencing_token().await.unwrap().get();
     fencing.release().await.unwrap();
     let plain = manager.lock(key).lease(LEASE).acquire().await.unwrap();
@@ -38,7 +38,7 @@ async fn tokens_grow_across(server: &Server, event: impl Fn(&Server)) {
                 manager
                     .lock("k")
                     .lease(LEASE)
-                    .fencing()
+                    .fencing(true)
                     .wait(Duration::ZERO)
                     .acquire()
                     .await
@@ -116,7 +116,7 @@ async fn one_hold_has_one_token() {
     let token = first.unwrap();
     assert_eq!(second.unwrap(), token);
     assert_eq!(guard.handle().fencing_token().await.unwrap(), token);
-    let inside = manager.lock("other").fencing().run(async {
+    let inside = manager.lock("other").fencing(true).run(async {
         let lock = lock_runtime::current().unwrap();
         (lock.fencing_token().await.unwrap(), lock.fencing_token().await.unwrap())
     });
@@ -144,7 +144,7 @@ async fn a_paused_former_holder_gets_an_error_and_no_number() {
         // The lease ends at the server, where time goes on.
         server.cmd(&["PEXPIRE", "dist_lock:k", "0"]);
         let successor = if taken_over {
-            Some(awake.lock("k").lease(LEASE).fencing().acquire().await.unwrap())
+            Some(awake.lock("k").lease(LEASE).fencing(true).acquire().await.unwrap())
         } else {
             None
         };

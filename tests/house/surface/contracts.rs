@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use lock_runtime::{
     Backoff, ConfigError, Credentials, FencingToken, HandoverLimits, Health, HealthChanges, HeldLock, Holder,
     HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager, LockManagerBuilder, LockMode, LockRequest,
-    LostReason, MasterInfo, OnLost, QuorumMaster, ServerHealth, ServerRole, ServerState, Stats, StoreError, clock,
-    error, store, testing,
+    LostReason, MasterInfo, OnLost, QuorumMaster, RequestProblem, ServerHealth, ServerRole, ServerState, Stats,
+    StoreError, clock, error, store, testing,
 };
 
 fn top() -> PathBuf {
@@ -54,7 +54,7 @@ macro_rules! types {
 
 types! {
     Backoff, clock::BootClock, ConfigError, Credentials, HandoverLimits, HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager,
-    LockManagerBuilder, MasterInfo, QuorumMaster, store::Abandoned, store::quorum::QuorumStore, LockRequest, LostReason, LockMode, FencingToken, clock::Moment, OnLost, Stats, clock::TokioClock,
+    LockManagerBuilder, MasterInfo, QuorumMaster, store::Abandoned, store::quorum::QuorumStore, LockRequest, LostReason, RequestProblem, LockMode, FencingToken, clock::Moment, OnLost, Stats, clock::TokioClock,
     store::AcquireAllRequest<'_>, store::AcquireRequest<'_>, store::Attempt, store::AttemptAll, store::Fence, store::HolderValue, store::Lane, store::LeaveFree,
     store::Limited, store::LockPage, store::LossHint, error::Effect, store::QueueRequest<'_>, store::Queued, store::Receipt,
     store::ReleaseRequest<'_>, store::RenewRequest, store::Replicated, Health, HealthChanges, ServerHealth, ServerRole, ServerState, store::ContentionSlot, StoreError, store::QueueOutcome, store::Ownership,

@@ -653,15 +653,9 @@ fn request(locks: &LockManager, plan: &CallPlan) -> LockRequest {
     if let Some(most) = plan.max_renewals {
         request = request.max_renewals(most);
     }
-    if plan.fair {
-        request = request.fair();
-    }
-    if plan.pipelined {
-        request = request.pipelined();
-    }
-    if plan.fencing {
-        request = request.fencing();
-    }
+    request = request.fair(plan.fair);
+    request = request.pipelined(plan.pipelined);
+    request = request.fencing(plan.fencing);
     if plan.signal {
         request = request.on_lost(OnLost::Signal);
     }
@@ -718,7 +712,7 @@ async fn body(host: Arc<Host>, id: u64, plan: CallPlan) -> Result<u64, Own> {
         judge.has_token(id, token.get());
     }
     if plan.reentrant {
-        let again = host.locks.lock(name_of(plan.keys[0])).reentrant();
+        let again = host.locks.lock(name_of(plan.keys[0])).reentrant(true);
         drop(again.run(sleep(Duration::from_millis(1))).await);
     }
     if plan.drives {
@@ -777,7 +771,7 @@ async fn drive_another(host: &Arc<Host>, plan: &CallPlan) {
         Ok(0)
     };
     let body = Watched::new(host, id, Box::pin(inner));
-    let request = host.locks.lock(name_of(plan.keys[0])).wait(other.wait).reentrant();
+    let request = host.locks.lock(name_of(plan.keys[0])).wait(other.wait).reentrant(true);
     let mut task = Some(async {
         let _ended = ended;
         drop(request.run(body).await);

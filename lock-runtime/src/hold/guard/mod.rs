@@ -384,8 +384,9 @@ impl LockGuard {
     /// [`LockRequest::acquire_blocking`](crate::LockRequest::acquire_blocking).
     ///
     /// # Errors
-    /// Those of [`release`](Self::release). [`LockError::InvalidMode`] on a thread of a tokio runtime; the
-    /// lock is then released in the background.
+    /// Those of [`release`](Self::release).
+    /// [`RequestProblem::InRuntime`](crate::RequestProblem::InRuntime) on a thread of a tokio runtime; the lock
+    /// is then released in the background.
     pub fn release_blocking(self) -> Result<(), LockError> {
         let key = self.lock.key().into();
         host::block_on(self.release()).unwrap_or_else(|| Err(LockError::in_runtime(key)))

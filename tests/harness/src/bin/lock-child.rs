@@ -115,7 +115,7 @@ async fn hold(url: &str, key: &str, lease: Duration) {
         .lock(key)
         .lease(lease)
         .max_renewals(u32::MAX)
-        .fencing()
+        .fencing(true)
         .label("lock-child::hold");
     let call = {
         let (token, enough) = (Arc::clone(&token), Arc::clone(&enough));
@@ -217,7 +217,7 @@ async fn queue(url: &str) {
             let request = locks
                 .lock(format!("{name}:{number}"))
                 .wait(Duration::from_secs(30))
-                .fencing();
+                .fencing(true);
             calls.spawn(async move {
                 let guard = request.acquire().await.unwrap();
                 (number, guard.handle().fencing_token().await.unwrap().get())
@@ -475,7 +475,7 @@ async fn log(url: &str) {
         locks
             .lock("logged")
             .lease(lease)
-            .fencing()
+            .fencing(true)
             .run(async { current().unwrap().verify().await }),
     );
     while first.handle().renewals() == 0 {

@@ -27,7 +27,7 @@ fn modes(locks: &LockManager, others: &LockManager) -> [(&'static str, LockReque
     let (lock, other) = (|| locks.lock(KEY), || others.lock(KEY).wait(WAIT));
     [
         ("exclusive", lock(), other()),
-        ("fair", lock().fair(), other().fair()),
+        ("fair", lock().fair(true), other().fair(true)),
         ("read", lock().read(), other().write()),
         ("write", lock().write(), other().read()),
         ("semaphore", lock().semaphore(1), other().semaphore(1)),
@@ -259,7 +259,7 @@ fn fair_calls_keep_their_places_while_their_slot_is_on_its_way_for_long() {
     play_in_a_cluster(|world, cluster| async move {
         let callers = [0, 1, 2].map(|number| world.process(number));
         let way = Move::of(&cluster);
-        let held = callers[0].locks.lock(KEY).fair().acquire().await.unwrap();
+        let held = callers[0].locks.lock(KEY).fair(true).acquire().await.unwrap();
         let (calls, order) = queue_up(&callers, 10, ms(5)).await;
         way.to(Slot::AtSource);
         sleep(20 * SECOND).await;
@@ -282,7 +282,7 @@ fn fair_calls_keep_their_order_while_their_slot_moves_from_node_to_node() {
     play_in_a_cluster(|world, cluster| async move {
         let callers = [0, 1, 2].map(|number| world.process(number));
         let way = Move::of(&cluster);
-        let held = callers[0].locks.lock(KEY).fair().acquire().await.unwrap();
+        let held = callers[0].locks.lock(KEY).fair(true).acquire().await.unwrap();
         let (calls, order) = queue_up(&callers, 20, ms(100)).await;
         held.release().await.unwrap();
         let mut moves = 0;
@@ -476,7 +476,7 @@ fn a_former_master_that_goes_on_gives_no_call_a_body_by_what_it_answers() {
     play_in_a_cluster(|world, cluster| async move {
         let world = Arc::new(world);
         let [one, other] = [0, 1].map(|number| world.process(number));
-        let before = one.locks.lock(KEY).fencing().acquire().await.unwrap();
+        let before = one.locks.lock(KEY).fencing(true).acquire().await.unwrap();
         let token = before.handle().fencing_token().await.unwrap();
         before.release().await.unwrap();
         other.locks.check_connection().await.unwrap();
@@ -492,7 +492,7 @@ fn a_former_master_that_goes_on_gives_no_call_a_body_by_what_it_answers() {
         // The successor does not know the counter.
         cluster.is_apart(Some(former));
         cluster.promotes(next, || ms(10));
-        let held = other.locks.lock(KEY).fencing().wait(WAIT).acquire().await.unwrap();
+        let held = other.locks.lock(KEY).fencing(true).wait(WAIT).acquire().await.unwrap();
         assert!(held.handle().fencing_token().await.unwrap() > token);
         sleep(2 * SECOND).await;
         cluster.node(former).freeze(false);

@@ -28,7 +28,7 @@ fn a_dropped_lock_does_not_wait_behind_thousands_of_places_on_a_silent_connectio
         let locks = caller.locks.clone();
         let connected = caller.spawn(async move { locks.check_connection().await });
         connected.await.unwrap().unwrap();
-        let request = || caller.locks.lock("stock").fair();
+        let request = || caller.locks.lock("stock").fair(true);
         let calls: Vec<_> = (0..PLACES).map(|_| caller.spawn(request().run(async {}))).collect();
         while places() < PLACES {
             sleep(ms(10)).await;

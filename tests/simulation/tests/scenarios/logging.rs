@@ -74,7 +74,7 @@ fn a_loss_that_a_call_finds_is_told_once() {
         assert_eq!(the_one(&log.warnings()).field("key"), "shop");
         log.clear();
 
-        let held = caller.locks.lock("sent").lease(LEASE).pipelined().acquire();
+        let held = caller.locks.lock("sent").lease(LEASE).pipelined(true).acquire();
         let held = caller.spawn(held).await.unwrap().unwrap();
         drop(world.server.command(&["DEL", "dist_lock:sent"]));
         drop(caller.spawn(held.release()).await.unwrap());

@@ -31,7 +31,7 @@ fn a_release_lets_a_call_of_another_process_in_within_three_round_trips() {
 fn fair_calls_of_several_processes_are_let_in_one_after_another_by_messages() {
     play(|world| async move {
         let callers = [0, 1, 2].map(|number| world.process(number));
-        let held = callers[0].locks.lock("stock").fair().acquire().await.unwrap();
+        let held = callers[0].locks.lock("stock").fair(true).acquire().await.unwrap();
         let (calls, order) = queue_up(&callers, 30, Duration::ZERO).await;
         let released = world.now();
         held.release().await.unwrap();
@@ -90,7 +90,7 @@ fn a_pipelined_release_reaches_the_server_within_100_ms_though_the_runtime_stand
         let process = one.process.clone();
         let locks = one.locks.clone();
         let call = one.spawn(async move {
-            locks.lock("stock").pipelined().run(async {}).await.unwrap();
+            locks.lock("stock").pipelined(true).run(async {}).await.unwrap();
             // Before the connection's task has run.
             process.block(0);
         });
@@ -194,7 +194,7 @@ fn has_about_a_turn_a_second(
 
 #[test]
 fn a_poller_gets_a_turn_about_once_a_second_beside_calls_in_the_queue_of_the_store() {
-    has_about_a_turn_a_second(2, 8, LockRequest::fair);
+    has_about_a_turn_a_second(2, 8, |request| request.fair(true));
 }
 
 #[test]

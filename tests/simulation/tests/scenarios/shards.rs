@@ -45,7 +45,7 @@ async fn connected(callers: [&Caller; 2]) {
 }
 
 async fn held(caller: &Caller, key: &str) -> LockGuard {
-    let request = caller.locks.lock(key).fair().wait(WAIT);
+    let request = caller.locks.lock(key).fair(true).wait(WAIT);
     caller.spawn(request.acquire()).await.unwrap().unwrap()
 }
 
@@ -67,7 +67,7 @@ async fn told(
 }
 
 fn waits(caller: &Caller, key: &'static str) -> JoinHandle<LockGuard> {
-    let request = caller.locks.lock(key).fair().wait(WAIT);
+    let request = caller.locks.lock(key).fair(true).wait(WAIT);
     caller.spawn(async move { request.acquire().await.unwrap() })
 }
 

@@ -170,7 +170,7 @@ pub async fn queue_up(
     let mut calls = Vec::new();
     for (nth, caller) in (0..count).zip(callers.iter().cycle()) {
         let entered = Arc::clone(&order);
-        let request = caller.locks.lock("stock").fair().wait(Duration::from_secs(60));
+        let request = caller.locks.lock("stock").fair(true).wait(Duration::from_secs(60));
         calls.push(caller.spawn(request.run(async move {
             entered.lock().unwrap().push(nth);
             sleep(body).await;

@@ -107,7 +107,7 @@ impl Scene {
 async fn call(client: Client, what: What) {
     let request = match what {
         What::One => client.locks.lock("k"),
-        What::Token => client.locks.lock("k").fencing(),
+        What::Token => client.locks.lock("k").fencing(true),
         What::Several => client.locks.lock_all(["j", "k", "l"]),
     };
     let body = async { sleep(3 * MS).await };

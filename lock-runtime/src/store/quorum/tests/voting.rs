@@ -258,7 +258,7 @@ async fn tokens_grow_though_a_master_dies_between_the_votes_and_the_second_phase
             }
             PROMPT
         });
-        let request = client.locks.lock("k").lease(LEASE).wait(LEASE).fencing();
+        let request = client.locks.lock("k").lease(LEASE).wait(LEASE).fencing(true);
         let guard = request.acquire().await.unwrap();
         let token = guard.handle().fencing_token().await.unwrap().get();
         assert!(token > last, "{token} after {last}");
@@ -287,7 +287,7 @@ async fn tokens_grow_though_the_master_dies_that_gave_the_last_one() {
             // A majority that has the master that is ahead in it, and then one without it.
             let dead = if round == 0 { (ahead + 1) % 3 } else { ahead };
             masters.servers[dead].kill();
-            let request = client.locks.lock("k").lease(LEASE).wait(LEASE).fencing();
+            let request = client.locks.lock("k").lease(LEASE).wait(LEASE).fencing(true);
             let guard = request.acquire().await.unwrap();
             let token = guard.handle().fencing_token().await.unwrap().get();
             assert!(token > last, "{token} after {last}");

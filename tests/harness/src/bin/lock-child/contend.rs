@@ -36,13 +36,8 @@ pub(crate) async fn contend(url: &str, patient: bool) {
     while let Some(order) = orders.recv().await {
         match order.split(' ').collect::<Vec<_>>()[..] {
             ["ask", name, key, lease, wait, flags] => {
-                let mut request = locks.lock(key).lease(millis(lease)).wait(millis(wait));
-                if flags.contains('t') {
-                    request = request.fencing();
-                }
-                if flags.contains('f') {
-                    request = request.fair();
-                }
+                let request = locks.lock(key).lease(millis(lease)).wait(millis(wait));
+                let request = request.fencing(flags.contains('t')).fair(flags.contains('f'));
                 calls.insert(name.to_owned(), Call::start(name, request, flags.contains('t')));
             }
             ["free", name] => calls[name].enough.notify_one(),
@@ -166,10 +161,8 @@ impl Storm {
     /// One call; returns the number of bodies that began.
     async fn once(&self, locks: &LockManager, task: usize, fair: bool) -> usize {
         let holder = format!("{}-{task}", self.name);
-        let mut request = locks.lock(&self.key).lease(self.lease).wait(PATIENCE).fencing();
-        if fair {
-            request = request.fair();
-        }
+        let request = locks.lock(&self.key).lease(self.lease).wait(PATIENCE);
+        let request = request.fencing(true).fair(fair);
         let (asked, entered) = (Stamp::now(), AtomicU64::new(0));
         let token = AtomicU64::new(0);
         let last_poll = Arc::new(AtomicU64::new(0));

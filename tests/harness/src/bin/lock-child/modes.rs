@@ -115,7 +115,7 @@ impl Storm {
             let (request, class, names) = self.request(locks);
             // A token is taken with the lock, later, or not at all.
             let (request, token) = match fastrand::u8(..3) {
-                0 if is_fenced(&class) => (request.fencing(), true),
+                0 if is_fenced(&class) => (request.fencing(true), true),
                 1 => (request, is_fenced(&class)),
                 _ => (request, false),
             };
@@ -144,7 +144,7 @@ impl Storm {
             let key = fastrand::choice(["exclusive", "fair", "read-write", "semaphore", "owner", "several"]).unwrap();
             let (request, class) = match key {
                 "exclusive" => (locks.lock(key), "x"),
-                "fair" => (locks.lock(key).fair(), "x"),
+                "fair" => (locks.lock(key).fair(true), "x"),
                 "read-write" if fastrand::bool() => (locks.lock(key).write(), "w"),
                 "read-write" => (locks.lock(key).read(), "r"),
                 "semaphore" => (locks.lock(key).semaphore(2), "s2"),
