@@ -113,7 +113,12 @@ fn gives_back(command: &Command, key: &str) -> bool {
     command.is_script()
         && command.mentions(key)
         && command.mentions("%lock-wake:")
-        && matches!(command.arguments.as_slice(), [.., keep, member, _] if keep == b"0" && member.is_empty())
+        // With nothing but the value behind the channels, or with the time to keep the key and no member.
+        && match command.arguments.as_slice() {
+            [_, _, _, _, _, _, _value] => true,
+            [.., keep, member, _] => keep == b"0" && member.is_empty(),
+            _ => false,
+        }
 }
 
 #[distributed_lock(key = "<key:raw>", manager = manager)]
