@@ -2,9 +2,10 @@
 //! the call in front talks to the store. A lock that ends in front of a waiting call may pass to it
 //! without a round trip to the store. The call in front owns a `QueueHead`, and a call that a lock
 //! is passed to owns a `Handover`. Both are offered first, and the waiter's task accepts the offer
-//! when it is polled. Dropping either gives it to the next call, so no turn and no lock is lost
-//! with a call that is cancelled as its turn comes. The lines are never locked together with the
-//! watchdog's schedule, and no call is woken while they are locked.
+//! when it is polled. Dropping the first gives the place to the next call, and dropping the second
+//! also releases the lock, so neither is lost with a call that is cancelled as its turn comes. The
+//! lines are never locked together with the watchdog's schedule, and no call is woken while they are
+//! locked.
 //!
 //! The handover inside a process is that of lock cohorting: Dice, Marathe and Shavit, *Lock
 //! Cohorting: A General Technique for Designing NUMA Locks*, 2012.

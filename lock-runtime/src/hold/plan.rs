@@ -7,8 +7,7 @@ use crate::host::Moment;
 /// The first pause before a failed renewal or check is retried.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 
-/// The watchdog's notes on one lock. Changed only while the schedule is locked, or by the one batch
-/// that has the lock in flight.
+/// The watchdog's notes on one lock. Changed only while the schedule is locked.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// The lock's place in the schedule.
