@@ -22,7 +22,8 @@ pub struct Stats {
     /// The number of calls that wait for a lock now: from their first poll until they get the lock,
     /// fail or are dropped. A call whose first attempt is under way counts, and so does a call that
     /// waits for another call's result under `coalesce`; a nested call that re-enters a lock does not.
-    /// Zero after a [`shutdown`](crate::LockManager::shutdown).
+    /// A call that is no longer polled counts until it is dropped. Zero after a
+    /// [`shutdown`](crate::LockManager::shutdown) otherwise.
     pub waiting: u64,
     /// The time that calls have waited, in all: calls that have got their lock or another call's
     /// result, that have failed, and that were dropped before; not those that are

@@ -24,22 +24,11 @@ plant commas-split-keys lock-runtime/src/diagnostics/lock_order.rs \
     testing_kit lock_order::a_key_with_a_comma_in_it_is_one_lock \
     'one key was read as two'
 
-plant tokens-drawn-ahead lock-runtime/src/store/holder.rs \
-    '    let mut bytes = [0; 16];
-    host.fill(&mut bytes)?;
-    Ok(u128::from_ne_bytes(bytes))' \
-    '    static AHEAD: std::sync::Mutex<Option<u128>> = std::sync::Mutex::new(None);
-    let mut ahead = AHEAD.lock().unwrap();
-    if let Some(token) = ahead.take() {
-        return Ok(token);
-    }
-    let mut bytes = [0; 16];
-    host.fill(&mut bytes)?;
-    *ahead = Some(u128::from_ne_bytes(bytes));
-    host.fill(&mut bytes)?;
-    Ok(u128::from_ne_bytes(bytes))' \
-    lib store::holder::tests::a_copy_of_the_process_draws_tokens_of_its_own \
-    'a token that was drawn ahead was used twice'
+plant tokens-of-the-parent lock-runtime/src/host/tokens.rs \
+    'if self.fork.detected_fork() || !was_lately {' \
+    'if !was_lately {' \
+    lib host::tokens::tests::a_forked_process_uses_no_token_of_its_parent \
+    'a token is used on both sides of the fork'
 
 plant said-twice lock-runtime/src/error.rs \
     'Self::Store { source, .. } => source.source(),' \

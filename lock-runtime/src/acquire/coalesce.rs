@@ -457,9 +457,10 @@ fn board(manager: &Arc<Shared>, flight: Flight) -> Boarded {
             });
             party.get_mut().followers.insert(number, Arc::clone(&follower));
             drop(flights);
+            let start = manager.clock.now();
             manager.stats.waits();
             Boarded::Follows(Following {
-                start: manager.clock.now(),
+                start,
                 manager: Arc::clone(manager),
                 flight,
                 number,

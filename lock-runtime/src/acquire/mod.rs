@@ -205,13 +205,15 @@ impl Acquisition {
         if parent.is_some() && within.is_none() && !options.wait.is_zero() {
             diagnostics::note(&manager.host, options.site.templates, options.site.function);
         }
+        // Read first: a clock of the user's may panic.
+        let start = manager.clock.now();
         let waits = within.is_none();
         if waits {
             manager.stats.waits();
         }
         Ok(Self {
             waits,
-            start: manager.clock.now(),
+            start,
             _tracked: manager.held.token(),
             manager,
             options,

@@ -396,7 +396,10 @@ impl Hold {
     /// Returns the rest of the minimum hold, for which the key must stay, or `None` if that is less
     /// than 1 ms, or if the call was refused its lock because too few replicas had it.
     fn keep(&self) -> Option<Duration> {
-        if self.options.at_least.is_zero() || self.tenure.replicas() < u32::from(self.options.min_replicas) {
+        if self.options.at_least.is_zero() {
+            return None;
+        }
+        if self.tenure.replicas() < u32::from(self.options.min_replicas) {
             return None;
         }
         let keep = self.options.at_least.saturating_sub(self.now().since(self.since));

@@ -101,6 +101,26 @@ mod tests {
     }
 
     #[test]
+    fn a_forked_process_uses_no_token_of_its_parent() {
+        let now = Moment::from_nanos(1_000_000_000);
+        let draw = || next(now, getrandom::fill).unwrap();
+        // The second draw leaves tokens for later.
+        let mut drawn = vec![draw(), draw()];
+        let (reader, writer) = std::io::pipe().unwrap();
+        let copy = fork::fork().unwrap();
+        if copy == fork::Fork::Child {
+            let _ = std::io::Write::write_all(&mut &writer, &draw().to_ne_bytes());
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+        }
+        drop(writer);
+        let mut copied = Vec::new();
+        std::io::Read::read_to_end(&mut &reader, &mut copied).unwrap();
+        let copied = u128::from_ne_bytes(copied.try_into().unwrap());
+        drawn.extend((0..TOKENS).map(|_| draw()));
+        assert!(!drawn.contains(&copied), "a token is used on both sides of the fork");
+    }
+
+    #[test]
     fn a_failed_draw_is_no_token() {
         let now = Moment::from_nanos(1_000_000_000);
         assert_eq!(next(now, |_: &mut [u8]| Err("no random bytes")), Err("no random bytes"));

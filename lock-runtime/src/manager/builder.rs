@@ -166,7 +166,7 @@ impl LockManagerBuilder {
     /// [`default_max_renewals`](Self::default_max_renewals), [`default_max_hold`](Self::default_max_hold) and
     /// [`min_replicas`](Self::min_replicas) are short forms. Of several settings of one option, the last one
     /// counts. [`build`](Self::build) refuses defaults with which a call that is given none of its own would
-    /// fail.
+    /// fail, as far as that is known of its store.
     ///
     /// The request that `set` is given is one for no lock: only its options are used.
     pub fn defaults(mut self, set: impl FnOnce(LockRequest) -> LockRequest) -> Self {
@@ -498,6 +498,10 @@ impl LockManagerBuilder {
                 "clients with the lock of `legacy_setnx` know neither a queue nor a mode; leave `fair` and the mode out, or use another \
                  manager, without `legacy_setnx`",
             );
+        }
+        #[cfg(feature = "legacy-setnx")]
+        if self.legacy_setnx && self.defaults.min_replicas > 0 {
+            return Err("the store of `legacy_setnx` asks no replicas; leave `min_replicas` out");
         }
         if self.is_quorum() && self.defaults.min_replicas > 0 {
             return Err(

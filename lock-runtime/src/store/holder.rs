@@ -316,29 +316,6 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_the_process_draws_tokens_of_its_own() {
-        let value = || new_value(&Host::process(), "f", &LockMode::Exclusive).unwrap();
-        let mut drawn = std::collections::HashSet::from([value()]);
-        let (reader, writer) = std::io::pipe().unwrap();
-        // Stands in for a second restore of one machine snapshot.
-        let copy = fork::fork().unwrap();
-        if copy == fork::Fork::Child {
-            let _ = std::io::Write::write_all(&mut &writer, value().as_str().as_bytes());
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
-        }
-        drop(writer);
-        let copied = std::io::read_to_string(reader).unwrap();
-        let token = |value: &str| value.split(':').next().unwrap_or_default().to_owned();
-        drawn.insert(value());
-        let drawn: Vec<_> = drawn.iter().map(|value| token(value.as_str())).collect();
-        assert_eq!(token(&copied).len(), TOKEN_LENGTH);
-        assert!(
-            !drawn.contains(&token(&copied)),
-            "a token that was drawn ahead was used twice"
-        );
-    }
-
-    #[test]
     fn a_foreign_value_is_shown_as_it_is() {
         let holder = Holder::of("b1946ac9");
         assert_eq!((holder.host(), holder.pid()), (None, None));

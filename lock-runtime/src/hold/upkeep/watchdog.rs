@@ -405,9 +405,10 @@ impl Watchdog {
         schedule.ask_about_the_oldest(now);
         let mut next = schedule.next();
         if self.lasting {
-            // An alarm that nothing needs any more stays: locks that are taken and released one after
-            // the other would otherwise wake the lock thread each.
+            // An alarm that nothing needs any more stays until the next wake: locks that are taken and
+            // released one after the other would otherwise wake the lock thread each.
             let alarm = schedule.armed.filter(|armed| *armed > now);
+            let alarm = alarm.map(|alarm| alarm.min(now.after(LONGEST_SLEEP)));
             next = next.into_iter().chain(alarm).min();
         } else if next.is_none() {
             schedule.running = false;

@@ -29,13 +29,10 @@ pub(super) const TOGETHER: usize = 100;
 /// The maximum number of releases in shared modes in one script run. Each has more to check, and
 /// lets waiters in.
 pub(super) const SHARED_RELEASES: usize = 32;
-/// The number of awaited answers above which further commands are sent together, in a runtime with
-/// threads. *Measured* on 2 cores: sending each command by itself is a third faster with 16 tasks, and a
-/// third slower with 64 tasks, also if these are spread over the nodes of a cluster.
+/// The number of awaited answers above which further commands are sent together. *Measured* on 2
+/// cores: sending each command by itself is a third faster with 16 tasks, and a third slower with
+/// 64 tasks, also if these are spread over the nodes of a cluster.
 const DIRECT: usize = 24;
-/// The same in a runtime of one thread, where the way over the batcher's task costs less. *Measured*: with
-/// 16 tasks, sending together takes a tenth less instructions.
-const DIRECT_ON_ONE_THREAD: usize = 4;
 /// The maximum number of batches in flight. With fewer, the server would idle between two batches;
 /// with more, each batch would carry fewer commands.
 const UNDER_WAY: usize = 2;
@@ -171,8 +168,6 @@ struct Load {
     /// The number of commands whose answers are awaited, on this connection or on all that the cores
     /// are busy with.
     waited_for: Arc<AtomicUsize>,
-    /// The number of those up to which a command is sent by itself.
-    direct: usize,
     acquires: Arc<Room>,
     releases: Arc<Room>,
 }
@@ -312,7 +307,7 @@ impl Sender {
     /// command is still queued, which the next one must not overtake. Otherwise, the way over
     /// another task would cost more than it saves.
     pub(super) fn is_busy(&self) -> bool {
-        self.load.queued.load(Ordering::Acquire) > 0 || self.load.waited_for.load(Ordering::Relaxed) > self.load.direct
+        self.load.queued.load(Ordering::Acquire) > 0 || self.load.waited_for.load(Ordering::Relaxed) > DIRECT
     }
 
     /// Counts a command whose answer is awaited, until the returned value is dropped.
@@ -357,21 +352,18 @@ impl Drop for WaitedFor<'_> {
 }
 
 /// Starts a batcher for a connection, in the current runtime. It ends when all senders are dropped.
-/// `flags` is `true` if the server knows script flags; `waited_for` counts the awaited answers;
-/// `on_one_thread` is `true` if the runtime has one thread.
+/// `flags` is `true` if the server knows script flags; `waited_for` counts the awaited answers.
 pub(in crate::store::redis) fn start(
     host: &Host,
     connection: MultiplexedConnection,
     flags: bool,
     names: Arc<Keyspace>,
     waited_for: Arc<AtomicUsize>,
-    on_one_thread: bool,
 ) -> Sender {
     let (sender, ops) = mpsc::unbounded_channel();
     let load = Arc::new(Load {
         queued: AtomicUsize::new(0),
         waited_for,
-        direct: if on_one_thread { DIRECT_ON_ONE_THREAD } else { DIRECT },
         acquires: Room::new(host, ACQUIRES),
         releases: Room::new(host, RELEASES),
     });

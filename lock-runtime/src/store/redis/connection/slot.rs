@@ -1151,7 +1151,6 @@ impl ConnectionSlot {
                     server.is_7,
                     Arc::clone(&self.inner.names),
                     self.inner.server.place.waited_for(),
-                    self.inner.home.as_ref().is_none_or(Runtime::has_no_threads),
                 ));
             }
             Purpose::Background { .. } => {
