@@ -389,17 +389,17 @@ impl LostReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestProblem {
-    /// The lease, which this contains, is shorter than [`MIN_LEASE`](crate::MIN_LEASE), longer than
-    /// [`MAX_LEASE`](crate::MAX_LEASE), or used up by the manager's
+    /// The lease, which this contains, is shorter than [`MIN_LEASE`], longer than
+    /// [`MAX_LEASE`], or used up by the manager's
     /// [`skew`](crate::LockManagerBuilder::skew).
     #[error(
         "no lock can have a `lease` of {0:?}; give {MIN_LEASE:?} to {MAX_DAYS} days, and more than the manager's `skew`"
     )]
     Lease(Duration),
-    /// The `at_least`, which this contains, is longer than [`MAX_LEASE`](crate::MAX_LEASE).
+    /// The `at_least`, which this contains, is longer than [`MAX_LEASE`].
     #[error("no lock can stay taken for an `at_least` of {0:?}; give at most {MAX_DAYS} days")]
     AtLeast(Duration),
-    /// The `lock_delay`, which this contains, is longer than [`MAX_LEASE`](crate::MAX_LEASE).
+    /// The `lock_delay`, which this contains, is longer than [`MAX_LEASE`].
     #[error("no lock can stay closed for a `lock_delay` of {0:?}; give at most {MAX_DAYS} days")]
     LockDelay(Duration),
     /// The `max_hold` is zero.
