@@ -12,7 +12,7 @@ use lock_runtime::store::{
     StoreFuture,
 };
 use lock_runtime::{FencingToken, LockError, LockManager, LostReason};
-use lock_tests::{Proxy, Server, eventually, patient};
+use lock_tests::{PATIENT, Proxy, Server, eventually, patient};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -408,7 +408,7 @@ impl LockStore for Plain {
 #[tokio::test]
 async fn a_store_without_an_operators_view_says_so() {
     let server = Server::start();
-    let store = Arc::new(Plain(RedisStore::open(&server.url(), "").unwrap()));
+    let store = Arc::new(Plain(RedisStore::open(&server.url(), "", PATIENT).unwrap()));
     let locks = LockManager::builder("memory://").store(store).build().unwrap();
     for error in [
         locks.inspect(KEY).await.unwrap_err(),

@@ -12,10 +12,10 @@ use lock_runtime::store::quorum::QuorumStore;
 use lock_runtime::store::redis::{ClusterStore, RedisStore};
 use lock_runtime::store::{
     AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, ContentionSlot, Fence, HolderValue, LockStore, Ownership,
-    QueueOutcome, QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest, StoreError, StoreFuture,
+    QueueOutcome, QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest, StoreError,
 };
 use lock_runtime::{FencingToken, LockError, LostReason, MAX_LEASE};
-use lock_tests::{ClusterGroup, PATIENCE, SentinelGroup, Server, permissions};
+use lock_tests::{ClusterGroup, PATIENCE, PATIENT, SentinelGroup, Server, permissions};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
@@ -134,7 +134,7 @@ impl QuorumOfServers {
     }
 
     fn master(server: &Server) -> RedisStore {
-        RedisStore::open_as_master(&server.url(), "", MAX_LEASE).unwrap()
+        RedisStore::open_as_master(&server.url(), "", MAX_LEASE, PATIENT).unwrap()
     }
 }
 
@@ -249,7 +249,7 @@ impl BehindSentinels {
 impl Place for BehindSentinels {
     fn store(&self) -> Arc<dyn LockStore> {
         let url = format!("{}?db={}", self.group.url(), self.database);
-        Arc::new(RedisStore::open(&url, "").unwrap())
+        Arc::new(RedisStore::open(&url, "", PATIENT).unwrap())
     }
 
     async fn age(&self, span: Duration) {
@@ -298,7 +298,7 @@ impl BehindCluster {
 
 impl Place for BehindCluster {
     fn store(&self) -> Arc<dyn LockStore> {
-        Arc::new(ClusterStore::open(&self.cluster.url(), "").unwrap())
+        Arc::new(ClusterStore::open(&self.cluster.url(), "", PATIENT).unwrap())
     }
 
     async fn age(&self, span: Duration) {
@@ -320,7 +320,7 @@ impl Place for BehindCluster {
 
 impl Place for OnServer {
     fn store(&self) -> Arc<dyn LockStore> {
-        Arc::new(RedisStore::open(&self.0.url(), "").unwrap())
+        Arc::new(RedisStore::open(&self.0.url(), "", PATIENT).unwrap())
     }
 
     async fn age(&self, span: Duration) {
@@ -360,7 +360,7 @@ impl AsTheDocumentedUser {
 impl Place for AsTheDocumentedUser {
     fn store(&self) -> Arc<dyn LockStore> {
         let url = self.0.0.url().replace("redis://", "redis://app:secret@");
-        Arc::new(RedisStore::open(&url, "").unwrap())
+        Arc::new(RedisStore::open(&url, "", PATIENT).unwrap())
     }
 
     async fn age(&self, span: Duration) {
@@ -413,21 +413,6 @@ pub(crate) fn token(name: &str) -> String {
 
 pub(crate) const GRANTED: Attempt = Attempt::Granted { fence: None };
 
-/// Asks again after an attempt to connect that met its time-out, or for which no sentinel answered within its own, which a store
-/// without a manager cannot change. Such a request was never sent.
-async fn sent<'a, T>(ask: impl Fn() -> StoreFuture<'a, T>) -> Result<T, StoreError> {
-    for _ in 0..5 {
-        match ask().await {
-            Err(error)
-                if ["no connection within", "no sentinel names the master"]
-                    .iter()
-                    .any(|late| error.to_string().starts_with(late)) => {}
-            answer => return answer,
-        }
-    }
-    ask().await
-}
-
 impl Client {
     pub(crate) fn holder_value(&self) -> HolderValue {
         HolderValue::of(self.value.as_str())
@@ -450,7 +435,7 @@ impl Client {
             fair,
             receipt: &receipt,
         };
-        sent(|| self.store.acquire(&request)).await
+        self.store.acquire(&request).await
     }
 
     pub(crate) async fn acquire(&self, key: &str, lease: Duration) -> Attempt {
@@ -497,7 +482,7 @@ impl Client {
             fence: false,
             receipt: &receipt,
         };
-        sent(|| self.store.acquire_all(&request)).await.unwrap()
+        self.store.acquire_all(&request).await.unwrap()
     }
 
     pub(crate) fn request(&self, key: &str, extend: Option<Duration>) -> RenewRequest {
@@ -510,7 +495,7 @@ impl Client {
 
     pub(crate) async fn renew(&self, key: &str, extend: Option<Duration>) -> Ownership {
         let requests = [self.request(key, extend)];
-        let verdicts = sent(|| self.store.renew(&requests)).await.unwrap();
+        let verdicts = self.store.renew(&requests).await.unwrap();
         let [verdict] = <[Ownership; 1]>::try_from(verdicts).unwrap();
         verdict
     }
@@ -527,7 +512,7 @@ impl Client {
             leave_free: None,
             receipt: &receipt,
         };
-        sent(|| self.store.release(&request)).await
+        self.store.release(&request).await
     }
 
     pub(crate) async fn release(&self, key: &str) -> Ownership {
@@ -551,7 +536,7 @@ impl Client {
             receipt,
             contention,
         };
-        sent(|| self.store.queue(&request)).await
+        self.store.queue(&request).await
     }
 
     /// Stands in the queue from when this returns, or has the lock by then.
@@ -590,12 +575,12 @@ impl Client {
             leave_free: None,
             receipt: &receipt,
         };
-        sent(|| self.store.release(&request)).await.unwrap()
+        self.store.release(&request).await.unwrap()
     }
 
     pub(crate) async fn fence(&self, key: &str) -> Fence {
         let value = self.holder_value();
-        sent(|| self.store.fence(key, &value)).await.unwrap()
+        self.store.fence(key, &value).await.unwrap()
     }
 
     pub(crate) async fn token(&self, key: &str) -> u64 {

@@ -13,7 +13,7 @@ use lock_runtime::store::{
 };
 use lock_runtime::{LockError, LockManager, LostReason, current};
 use lock_tests::clock::{kept_for, ticking};
-use lock_tests::{Action, PATIENCE, Proxy, Server, Stamp, StoreJudge, eventually, lock_child};
+use lock_tests::{Action, PATIENCE, PATIENT, Proxy, Server, Stamp, StoreJudge, eventually, lock_child};
 use tokio::sync::Notify;
 
 use crate::stage::{
@@ -458,7 +458,7 @@ async fn a_panicking_watchdog_ends_its_own_lock_in_time_and_no_other() {
 
     let panics = Arc::new(AtomicUsize::new(0));
     let broken = PanickingRenewals {
-        store: RedisStore::open(&server.url(), "dist_lock:").unwrap(),
+        store: RedisStore::open(&server.url(), "dist_lock:", PATIENT).unwrap(),
         panics: Arc::clone(&panics),
     };
     let broken = LockManager::builder("panics://")

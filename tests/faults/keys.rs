@@ -10,7 +10,7 @@ use lock_runtime::{
     Backoff, ConfigError, KeyProblem, LockError, LockManager, LockRequest, LostReason, MAX_KEY_LEN, MAX_LEASE,
     MIN_LEASE, RequestProblem, current,
 };
-use lock_tests::{PATIENCE, Proxy, Server, chain};
+use lock_tests::{PATIENCE, PATIENT, Proxy, Server, chain};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
@@ -311,7 +311,7 @@ async fn a_release_or_renewal_with_another_value_never_touches_the_lock() {
     let token = &value[..32];
     assert!(token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{value}");
 
-    let store = RedisStore::open(&server.url(), "dist_lock:").unwrap();
+    let store = RedisStore::open(&server.url(), "dist_lock:", PATIENT).unwrap();
     let other_token = if token.starts_with('0') { "1" } else { "0" };
     let forgeries = [
         String::new(),

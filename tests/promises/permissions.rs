@@ -8,7 +8,7 @@ use lock_runtime::store::LockStore;
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::{ConfigError, LockError, LockManager, LockManagerBuilder, LockRequest};
 use lock_tests::permissions::{all, dispensable, lines, rules};
-use lock_tests::{PATIENCE, Server, chain, eventually, patient};
+use lock_tests::{PATIENCE, PATIENT, Server, chain, eventually, patient};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -156,7 +156,7 @@ async fn the_server_denies_nothing_to_a_user_with_the_lines_for_what_it_does() {
         .unwrap();
 
     let url = allowed("master", &[FIRST, "use a server as one of several masters"]);
-    let master = Arc::new(RedisStore::open_as_master(&url, "dist_lock:", LONG).unwrap());
+    let master = Arc::new(RedisStore::open_as_master(&url, "dist_lock:", LONG, PATIENT).unwrap());
     eventually("the server to open", || async { master.open_now().await.is_ok() }).await;
     let locks = LockManager::builder("master").store(master).build().unwrap();
     locks.lock("k").wait(PATIENCE).run(async {}).await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_runtime::store::LockStore;
-use lock_runtime::store::redis::RedisStore;
+use lock_runtime::store::redis::{RedisStore, TimeOuts};
 use lock_runtime::{LockManager, LockManagerBuilder};
 use lock_tests::judge::Violation;
 use lock_tests::{Judge, PATIENCE, Server, Stamp, eventually};
@@ -28,8 +28,9 @@ fn marked(masters: &[Server]) -> LockManagerBuilder {
 
 /// A manager on the same masters, which vote at once when they come back.
 fn unmarked(masters: &[Server]) -> LockManagerBuilder {
-    let store =
-        |master: &Server| -> Arc<dyn LockStore> { Arc::new(RedisStore::open(&master.url(), "dist_lock:").unwrap()) };
+    let store = |master: &Server| -> Arc<dyn LockStore> {
+        Arc::new(RedisStore::open(&master.url(), "dist_lock:", TimeOuts::default()).unwrap())
+    };
     settings(LockManager::builder_quorum(masters.iter().map(store)))
 }
 

@@ -12,7 +12,7 @@ use lock_runtime::{LockError, LockManager, LockManagerBuilder};
 use lock_tests::certificates::Certificate;
 use lock_tests::sentinel::{MASTER_NAME, SentinelGroup};
 use lock_tests::server::Kind;
-use lock_tests::{PATIENCE, Server, chain, eventually};
+use lock_tests::{PATIENCE, PATIENT, Server, chain, eventually};
 
 fn builder(url: &str) -> LockManagerBuilder {
     LockManager::builder(url)
@@ -124,7 +124,7 @@ async fn no_password_is_printed_or_logged_even_in_a_failover() {
     shown.add(&locks);
     shown.add(&locks.stats());
     shown.add(&locks.lock("k"));
-    let store = RedisStore::open(&group.url(), "").unwrap();
+    let store = RedisStore::open(&group.url(), "", PATIENT).unwrap();
     shown.add(&store);
     let guard = locks.lock("k").acquire().await.unwrap();
     shown.add(&guard);
@@ -159,7 +159,7 @@ async fn no_password_is_printed_or_logged_even_in_a_failover() {
             Ok(locks) => panic!("{unreadable}: {locks:?}"),
             Err(error) => shown.error(&error),
         }
-        if let Err(error) = RedisStore::open(&unreadable, "") {
+        if let Err(error) = RedisStore::open(&unreadable, "", PATIENT) {
             shown.error(&error);
         }
     }

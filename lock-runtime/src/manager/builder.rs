@@ -70,8 +70,8 @@ impl fmt::Debug for LockManagerBuilder {
             .field("store", &self.store)
             .field("prefix", &self.prefix)
             .field("defaults", &self.defaults)
-            .field("connect_timeout", &self.redis.connect_timeout)
-            .field("response_timeout", &self.redis.response_timeout)
+            .field("connect_timeout", &self.redis.time_outs.connect)
+            .field("response_timeout", &self.redis.time_outs.response)
             .finish_non_exhaustive()
     }
 }
@@ -318,14 +318,14 @@ impl LockManagerBuilder {
 
     /// Sets the time limit for making a connection. Defaults to 2 s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
-        self.redis.connect_timeout = limit;
+        self.redis.time_outs.connect = limit;
         self
     }
 
     /// Sets the time limit for one command, the response time-out. Defaults to 1 s. The manager
     /// replaces a connection that leaves a command unanswered for longer.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
-        self.redis.response_timeout = limit;
+        self.redis.time_outs.response = limit;
         self
     }
 
@@ -473,7 +473,7 @@ impl LockManagerBuilder {
         let store = self.open_store(&url)?;
         let skew = self.redis.skew.unwrap_or_else(|| store.skew());
         let pace = Pace::of(&self.host, self.clock.as_ref(), store.release_is_immediate());
-        let access = Access::new(self.host.clone(), store, self.clock, self.redis.response_timeout);
+        let access = Access::new(self.host.clone(), store, self.clock, self.redis.time_outs.response);
         let mut backend = Backend::new(access, url.clone(), self.prefix, skew, self.handover);
         self.defaults
             .check_in(&backend)
@@ -586,7 +586,7 @@ impl LockManagerBuilder {
             };
             masters.push((format!("{name} {}", nth + 1), store));
         }
-        let store = QuorumStore::new(&self.host, masters, self.redis.response_timeout)?;
+        let store = QuorumStore::new(&self.host, masters, self.redis.time_outs.response)?;
         Ok(store.with_longest_lease(self.longest_lease_of_quorum()))
     }
 

@@ -9,7 +9,7 @@ use lock_runtime::store::redis::LegacySetnxStore;
 use lock_runtime::store::{Attempt, LockStore, Ownership, QueueOutcome};
 use lock_runtime::{ConfigError, LockError, LockManager, LostReason, current, distributed_lock};
 use lock_tests::children::{Builder as ChildBuilder, Child};
-use lock_tests::{PATIENCE, Server, eventually};
+use lock_tests::{PATIENCE, PATIENT, Server, eventually};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::place::{Ask, Client, GRANTED, LONG, Place, STEP, assert_cancelled, is_about};
@@ -51,7 +51,7 @@ return 0";
 
 impl Place for BesideOldNeighbours {
     fn store(&self) -> Arc<dyn LockStore> {
-        Arc::new(LegacySetnxStore::open(&self.0.url(), "").unwrap())
+        Arc::new(LegacySetnxStore::open(&self.0.url(), "", PATIENT).unwrap())
     }
 
     async fn age(&self, span: Duration) {

@@ -10,7 +10,7 @@ use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{AcquireAllRequest, ContentionSlot, Effect, LockStore, Ownership, Receipt, StoreError};
 use lock_tests::server::Kind;
-use lock_tests::{Action, PATIENCE, Proxy, Server, chain, eventually, eventually_some};
+use lock_tests::{Action, PATIENCE, PATIENT, Proxy, Server, chain, eventually, eventually_some};
 use tokio::task::JoinSet;
 
 use super::store::FENCED;
@@ -31,7 +31,7 @@ const WAYS: [&str; 6] = ["plain", "busy", "fenced", "fair", "several", "queue"];
 
 fn client(url: &str, value: &str, longest_lease: Duration) -> Client {
     Client {
-        store: Arc::new(RedisStore::open_as_master(url, "", longest_lease).unwrap()),
+        store: Arc::new(RedisStore::open_as_master(url, "", longest_lease, PATIENT).unwrap()),
         value: value.to_owned(),
         clock: Arc::new(BootClock),
     }
@@ -394,7 +394,10 @@ async fn an_operator_opens_the_server_for_all_processes() {
 async fn two_stores_on_one_server_have_one_identity() {
     let (server, other) = (Server::start(), Server::start());
     let of = async |server: &Server, url: String| {
-        let (plain, master) = (RedisStore::open(&url, "").unwrap(), client(&url, "a", LONG).store);
+        let (plain, master) = (
+            RedisStore::open(&url, "", PATIENT).unwrap(),
+            client(&url, "a", LONG).store,
+        );
         let identity = plain.identity().await.unwrap().unwrap();
         assert_eq!(master.identity().await.unwrap().as_deref(), Some(&*identity));
         assert_eq!(&*identity, server.info("run_id").trim());
@@ -426,7 +429,7 @@ async fn a_single_server_has_no_mark_and_is_not_asked_for_one() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
     let a = Client {
-        store: Arc::new(RedisStore::open(&proxy.url(), "").unwrap()),
+        store: Arc::new(RedisStore::open(&proxy.url(), "", PATIENT).unwrap()),
         value: "a".to_owned(),
         clock: Arc::new(BootClock),
     };

@@ -7,7 +7,7 @@ use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{
     AcquireAllRequest, Attempt, AttemptAll, Fence, HolderValue, LossHint, Ownership, QueueOutcome, Receipt,
 };
-use lock_tests::{Flow, Proxy, Server, eventually};
+use lock_tests::{Flow, PATIENT, Proxy, Server, eventually};
 
 use crate::place::{Ask, Client, GRANTED, LONG, OnServer, Place, STEP, Standing, is_about};
 use crate::redis::store::{FENCED, Reports, is_wrong_type};
@@ -23,7 +23,7 @@ fn client(place: &impl Place, class: &str, name: &str) -> Client {
 /// A client with a store of its own at this address.
 fn client_at(place: &OnServer, url: &str, class: &str, name: &str) -> Client {
     Client {
-        store: Arc::new(RedisStore::open(url, "").unwrap()),
+        store: Arc::new(RedisStore::open(url, "", PATIENT).unwrap()),
         value: value(class, name),
         clock: place.clock(),
     }

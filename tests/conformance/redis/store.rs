@@ -7,7 +7,7 @@ use std::time::Duration;
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{Attempt, Effect, HolderValue, Lane, LockStore, LossHint, Ownership, StoreError};
 use lock_tests::proxy::Close;
-use lock_tests::{Action, Proxy, eventually};
+use lock_tests::{Action, PATIENT, Proxy, eventually};
 
 use crate::place::{Ask, Client, GRANTED, LONG, OnServer, Place, is_about};
 
@@ -33,7 +33,7 @@ async fn a_lock_is_a_string_with_an_expiry_and_nothing_else() {
 #[tokio::test]
 async fn the_counter_of_tokens_is_the_only_key_left_behind_and_bears_the_prefix() {
     let place = OnServer::start();
-    let store = Arc::new(RedisStore::open(&place.0.url(), "shop:").unwrap());
+    let store = Arc::new(RedisStore::open(&place.0.url(), "shop:", PATIENT).unwrap());
     let a = Client {
         store,
         value: "a".to_owned(),
@@ -121,7 +121,7 @@ async fn a_server_that_forgot_the_scripts_gets_them_again() {
 async fn a_command_is_sent_once_where_the_server_knows_the_script() {
     let place = OnServer::start();
     let proxy = Proxy::to(&place.0);
-    let store = Arc::new(RedisStore::open(&proxy.url(), "").unwrap());
+    let store = Arc::new(RedisStore::open(&proxy.url(), "", PATIENT).unwrap());
     let a = Client {
         store,
         value: "a".to_owned(),
@@ -206,7 +206,7 @@ async fn the_end_of_the_reporting_connection_is_reported_as_any_key() {
     let place = OnServer::start();
     let proxy = Proxy::to(&place.0);
     let a = Client {
-        store: Arc::new(RedisStore::open(&proxy.url(), "").unwrap()),
+        store: Arc::new(RedisStore::open(&proxy.url(), "", PATIENT).unwrap()),
         value: "a".to_owned(),
         clock: place.clock(),
     };
@@ -247,7 +247,7 @@ async fn a_connection_that_ends_while_it_is_checked_has_taken_nothing() {
             Action::CloseBefore(Close::Reset),
         );
         let a = Client {
-            store: Arc::new(RedisStore::open_as_master(&proxy.url(), "", LONG).unwrap()),
+            store: Arc::new(RedisStore::open_as_master(&proxy.url(), "", LONG, PATIENT).unwrap()),
             value: "a".to_owned(),
             clock: place.clock(),
         };

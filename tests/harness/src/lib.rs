@@ -43,7 +43,7 @@ pub use clock::{Lag, Stamp};
 pub use cluster::ClusterGroup;
 pub use door::Door;
 pub use judge::{Judge, StoreJudge};
-pub use patience::{PATIENCE, eventually, eventually_some, patient};
+pub use patience::{PATIENCE, PATIENT, eventually, eventually_some, patient};
 pub use proxy::{Action, Command, Flow, Proxy};
 pub use report::chain;
 pub use sentinel::SentinelGroup;

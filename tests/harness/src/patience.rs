@@ -4,10 +4,17 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use lock_runtime::store::redis::TimeOuts;
 use lock_runtime::{LockManager, LockManagerBuilder};
 
 /// How long every wait of the harness lasts before it gives up: far longer than a healthy run needs on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The time-outs of a store that no busy machine meets.
+pub const PATIENT: TimeOuts = TimeOuts {
+    connect: PATIENCE,
+    response: PATIENCE,
+};
 
 const GLANCE: Duration = Duration::from_millis(5);
 

@@ -58,7 +58,7 @@ types! {
     store::AcquireAllRequest<'_>, store::AcquireRequest<'_>, store::Attempt, store::AttemptAll, store::Fence, store::HolderValue, store::Lane, store::LeaveFree,
     store::Limited, store::LockPage, store::LossHint, error::Effect, store::QueueRequest<'_>, store::Queued, store::Receipt,
     store::ReleaseRequest<'_>, store::RenewRequest, store::Replicated, Health, HealthChanges, ServerHealth, ServerRole, ServerState, store::ContentionSlot, StoreError, store::QueueOutcome, store::Ownership,
-    store::memory::MemoryStore, store::redis::LegacySetnxStore, store::redis::RedisStore, store::redis::ClusterStore,
+    store::memory::MemoryStore, store::redis::LegacySetnxStore, store::redis::RedisStore, store::redis::ClusterStore, store::redis::TimeOuts,
     testing::Locked, testing::RemoteHolder, testing::TestLocks,
 }
 

@@ -35,7 +35,7 @@ pub use cluster::ClusterStore;
 pub(crate) use cluster::ClusterUrl;
 use connection::dial::Dial;
 use connection::mark;
-use connection::{Board, ConnectionSlot, Mark, Place, Purpose, RuntimeConnections, Server, TimeOuts, Whereabouts};
+use connection::{Board, ConnectionSlot, Mark, Place, Purpose, RuntimeConnections, Server, Whereabouts};
 use keyspace::Keyspace;
 #[cfg(feature = "legacy-setnx")]
 pub use legacy::LegacySetnxStore;
@@ -43,6 +43,8 @@ use queue::Queue;
 use replicas::Replicas;
 use sentinel::{SentinelUrl, Sentinels};
 pub(crate) use settings::RedisSettings;
+#[cfg(feature = "custom-store")]
+pub use settings::TimeOuts;
 
 /// How far the clocks of servers that can replace one another may differ by default. Clocks that
 /// NTP sets agree within a few milliseconds, or some tens after a restart.
@@ -76,15 +78,14 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// Creates a store on the server at `url`, with the default time-outs. `prefix` is that of its
-    /// keys: the store keeps its fencing counter under `<prefix>%lock-fence`. It connects on first
-    /// use.
+    /// Creates a store on the server at `url`. `prefix` is that of its keys: the store keeps its fencing
+    /// counter under `<prefix>%lock-fence`. It connects on first use.
     ///
     /// # Errors
     /// Fails if the URL is not understood.
     #[cfg(feature = "custom-store")]
-    pub fn open(url: &str, prefix: &str) -> Result<Self, StoreError> {
-        Self::new(&Host::process(), url, prefix, &RedisSettings::default())
+    pub fn open(url: &str, prefix: &str, time_outs: TimeOuts) -> Result<Self, StoreError> {
+        Self::new(&Host::process(), url, prefix, &RedisSettings::within(time_outs))
     }
 
     /// Creates a store on a server that is one of several masters, of which a majority has to give a
@@ -99,17 +100,19 @@ impl RedisStore {
     /// # Errors
     /// Fails if the URL is not understood.
     #[cfg(feature = "custom-store")]
-    pub fn open_as_master(url: &str, prefix: &str, longest_lease: Duration) -> Result<Self, StoreError> {
-        let mut settings = RedisSettings::default();
+    pub fn open_as_master(
+        url: &str,
+        prefix: &str,
+        longest_lease: Duration,
+        time_outs: TimeOuts,
+    ) -> Result<Self, StoreError> {
+        let mut settings = RedisSettings::within(time_outs);
         settings.set_longest_lease(longest_lease);
         Self::new(&Host::process(), url, prefix, &settings)
     }
 
     pub(crate) fn new(host: &Host, url: &str, prefix: &str, settings: &RedisSettings) -> Result<Self, StoreError> {
-        let time_outs = TimeOuts {
-            connect: settings.connect_timeout,
-            response: settings.response_timeout,
-        };
+        let time_outs = settings.time_outs;
         let mark = settings.longest_lease.map(Mark::new);
         if SentinelUrl::is_one(url) {
             let url = SentinelUrl::parse(url).map_err(StoreError::permanent)?;

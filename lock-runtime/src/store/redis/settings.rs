@@ -10,11 +10,30 @@ use super::connection::dial::Dial;
 use super::credentials::{Credentials, Provider};
 use crate::store::health::ServerRole;
 
+/// How long a store waits for its servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeOuts {
+    /// The limit for making a connection, with all that is asked on it before its first use. By default
+    /// 2 s, as for [`connect_timeout`](crate::LockManagerBuilder::connect_timeout).
+    pub connect: Duration,
+    /// The limit for the answer to a command. By default 1 s, as for
+    /// [`response_timeout`](crate::LockManagerBuilder::response_timeout).
+    pub response: Duration,
+}
+
+impl Default for TimeOuts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            response: Duration::from_secs(1),
+        }
+    }
+}
+
 /// The settings for making connections.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct RedisSettings {
-    pub(crate) connect_timeout: Duration,
-    pub(crate) response_timeout: Duration,
+    pub(crate) time_outs: TimeOuts,
     /// The allowed difference between the clocks of servers that replace one another, or `None` for the
     /// store's own.
     pub(crate) skew: Option<Duration>,
@@ -31,25 +50,15 @@ pub(crate) struct RedisSettings {
     pub(super) client_certificate: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Default for RedisSettings {
-    fn default() -> Self {
+impl RedisSettings {
+    #[cfg(feature = "custom-store")]
+    pub(super) fn within(time_outs: TimeOuts) -> Self {
         Self {
-            connect_timeout: Duration::from_secs(2),
-            response_timeout: Duration::from_secs(1),
-            skew: None,
-            longest_lease: None,
-            server: None,
-            credentials: Provider::default(),
-            dial: None,
-            #[cfg(feature = "tls")]
-            root_certificate: None,
-            #[cfg(feature = "tls")]
-            client_certificate: None,
+            time_outs,
+            ..Self::default()
         }
     }
-}
 
-impl RedisSettings {
     /// Makes the server one of several masters, which gives no lock while it may have forgotten one. No
     /// lock may have a time to live longer than this.
     pub(crate) fn set_longest_lease(&mut self, longest_lease: Duration) {

@@ -27,7 +27,8 @@ use self::route::Route;
 use self::slot::slot_of;
 use self::topology::Topology;
 pub(crate) use self::url::ClusterUrl;
-use super::connection::TimeOuts;
+#[cfg(feature = "custom-store")]
+use super::TimeOuts;
 use super::connection::failure::{Address, Redirect, redirect};
 use super::keyspace::Keyspace;
 use super::{RedisSettings, SKEW};
@@ -83,15 +84,14 @@ macro_rules! at_owner {
 }
 
 impl ClusterStore {
-    /// Creates a store on the cluster that `url` names, with the default time-outs. `prefix` is that of
-    /// its keys: the store keeps a fencing counter for each slot under `<prefix>%lock-fence:{…}`. It
-    /// connects on first use.
+    /// Creates a store on the cluster that `url` names. `prefix` is that of its keys: the store keeps a
+    /// fencing counter for each slot under `<prefix>%lock-fence:{…}`. It connects on first use.
     ///
     /// # Errors
     /// Fails if the URL is not understood.
     #[cfg(feature = "custom-store")]
-    pub fn open(url: &str, prefix: &str) -> Result<Self, StoreError> {
-        Self::new(&Host::process(), url, prefix, &RedisSettings::default())
+    pub fn open(url: &str, prefix: &str, time_outs: TimeOuts) -> Result<Self, StoreError> {
+        Self::new(&Host::process(), url, prefix, &RedisSettings::within(time_outs))
     }
 
     pub(crate) fn new(host: &Host, url: &str, prefix: &str, settings: &RedisSettings) -> Result<Self, StoreError> {
@@ -113,10 +113,7 @@ impl ClusterStore {
             like: like.clone(),
             prefix: prefix.to_owned(),
             process: names.process.clone(),
-            time_outs: TimeOuts {
-                connect: settings.connect_timeout,
-                response: settings.response_timeout,
-            },
+            time_outs: settings.time_outs,
             skew: settings.skew.unwrap_or(SKEW),
             waited_for: Arc::default(),
             health,

@@ -13,9 +13,10 @@ use crate::store::health::ServerHealth;
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::dial::Dial;
 use crate::store::redis::connection::failure::Address;
-use crate::store::redis::connection::{Board, Place, Server, TimeOuts};
+use crate::store::redis::connection::{Board, Place, Server};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::sentinel::at;
+use crate::store::redis::settings::TimeOuts;
 use crate::store::{Lane, StoreError};
 
 /// The time for which a node that has no slot stays, after it was asked about one that is on its way

@@ -25,4 +25,4 @@ pub(in crate::store::redis) use mark::Mark;
 pub(in crate::store::redis) use place::{Place, Whereabouts};
 pub(in crate::store::redis) use released::Unheard;
 pub(in crate::store::redis) use runtime_connections::RuntimeConnections;
-pub(in crate::store::redis) use slot::{Connection, ConnectionSlot, Purpose, Push, PushReceiver, Server, TimeOuts};
+pub(in crate::store::redis) use slot::{Connection, ConnectionSlot, Purpose, Push, PushReceiver, Server};

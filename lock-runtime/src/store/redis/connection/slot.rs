@@ -24,6 +24,7 @@ use super::place::{Found, Place};
 use crate::host::{self, Host, Moment, Runtime, Timer};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::scripts::release_of;
+use crate::store::redis::settings::TimeOuts;
 use crate::store::{HolderValue, Lane, Limited, LossHint, LossReceiver, StoreError, StoreFuture, within};
 
 /// The number of commands that may wait to be written.
@@ -188,13 +189,6 @@ enum State {
     Connecting(Option<StoreError>),
     Up(Arc<Connection>),
     Failed(StoreError),
-}
-
-/// The limits for connecting and for answers.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::store::redis) struct TimeOuts {
-    pub(in crate::store::redis) connect: Duration,
-    pub(in crate::store::redis) response: Duration,
 }
 
 /// The means to connect to a server.

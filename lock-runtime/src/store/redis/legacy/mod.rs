@@ -17,6 +17,8 @@ use crate::store::redis::ops::inspect::{BATCH, held, look, one, scan, taken_away
 use crate::store::redis::reply::{granted_or_busy, millis, token_or_verdict, unexpected, verdict};
 use crate::store::redis::scripts::{LockScript, NEXT_FENCE};
 use crate::store::redis::settings::RedisSettings;
+#[cfg(feature = "custom-store")]
+use crate::store::redis::settings::TimeOuts;
 use crate::store::{
     AcquireRequest, Attempt, Fence, HolderValue, Lane, Limited, LockPage, LockStore, LossHint, LossReceiver, Ownership,
     ReleaseRequest, RenewRequest, StoreError, StoreFuture,
@@ -76,14 +78,14 @@ struct Keys {
 }
 
 impl LegacySetnxStore {
-    /// Creates a store on the server at `url`, with the default time-outs. `prefix` is that of its
+    /// Creates a store on the server at `url`. `prefix` is that of its
     /// keys, most often empty here. It connects on first use.
     ///
     /// # Errors
     /// Fails if the URL is not understood.
     #[cfg(feature = "custom-store")]
-    pub fn open(url: &str, prefix: &str) -> Result<Self, StoreError> {
-        Self::new(&Host::process(), url, prefix, &RedisSettings::default())
+    pub fn open(url: &str, prefix: &str, time_outs: TimeOuts) -> Result<Self, StoreError> {
+        Self::new(&Host::process(), url, prefix, &RedisSettings::within(time_outs))
     }
 
     pub(crate) fn new(host: &Host, url: &str, prefix: &str, settings: &RedisSettings) -> Result<Self, StoreError> {

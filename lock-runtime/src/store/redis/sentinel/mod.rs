@@ -23,7 +23,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::agreement::{AGAIN, Agreement, Attendance, Decision, Group, Other, Trouble, View};
 pub(super) use self::url::SentinelUrl;
 use super::connection::dial::Dial;
-use super::connection::{Board, TimeOuts, Whereabouts, failure};
+use super::connection::{Board, Whereabouts, failure};
+use super::settings::TimeOuts;
 use crate::host::{Host, Moment, Timer};
 use crate::store::StoreError;
 
