@@ -71,11 +71,10 @@ plant patient-with-silence lock-runtime/src/hold/upkeep/watchdog.rs \
     promises outages::a_lease_of_half_a_second_or_more_survives_a_connection_that_falls_silent \
     'the leases that were renewed'
 
-plant sleepy-releases lock-runtime/src/hold/upkeep/releaser.rs \
+plant sleepy-releases lock-runtime/src/store/abandon.rs \
     '() = back, if told == Told::Nothing => {}
             }
-            let is_seldom =
-                told == Told::Refused { for_good: true } || manager.clock.now().since(began) >= SELDOM_AFTER;
+            let is_seldom = told == Told::Refused { for_good: true } || access.clock.now().since(began) >= SELDOM_AFTER;
             pause = (pause * 2).min(if is_seldom { SELDOM } else { LONGEST_RETRY });' \
     '}
             pause = SELDOM * 4;' \
@@ -88,7 +87,7 @@ plant long-goodbye lock-runtime/src/hold/upkeep/pace.rs \
     promises outages::a_shutdown_with_nothing_held_takes_a_second_at_most_after_an_acquire_without_an_answer \
     'the shutdown took'
 
-plant endless-clean-up lock-runtime/src/hold/upkeep/releaser.rs \
+plant endless-clean-up lock-runtime/src/store/abandon.rs \
     'Ok(_) if asked >= self.arrived_by => Told::Done,' \
     'Ok(_) if asked >= self.until => Told::Done,' \
     promises outages::what_cleans_up_after_an_acquire_without_an_answer_ends_when_that_cannot_arrive_any_more \
@@ -136,10 +135,10 @@ plant renewals-after-the-skew lock-runtime/src/hold/margins.rs \
     faults watchdog::a_lock_is_renewed_before_a_skew_that_takes_most_of_its_lease_ends_it \
     'lost with a skew of'
 
-plant clean-up-at-every-return lock-runtime/src/hold/upkeep/releaser.rs \
+plant clean-up-at-every-return lock-runtime/src/store/abandon.rs \
     '() = back, if told == Told::Nothing => {}' \
     '() = back => {}' \
-    lib hold::upkeep::releaser::tests::a_release_that_was_answered_is_not_repeated_at_each_return_of_a_connection \
+    lib store::abandon::tests::a_release_that_was_answered_is_not_repeated_at_each_return_of_a_connection \
     'releases of what was not there'
 
 plant pauses-by-an-old-answer lock-runtime/src/acquire/attempt.rs \
@@ -148,13 +147,13 @@ plant pauses-by-an-old-answer lock-runtime/src/acquire/attempt.rs \
     lib acquire::tests::a_store_that_fails_is_not_asked_as_if_the_lock_were_about_to_be_free \
     'attempts in a second'
 
-plant places-left-after-a-lease lock-runtime/src/hold/upkeep/releaser.rs \
+plant places-left-after-a-lease lock-runtime/src/store/abandon.rs \
     '(false, PLACE_REFUSED, PLACE_KEPT)' \
     '(false, PLACE_REFUSED, PLACE_KEPT / 120)' \
     promises outages::a_place_that_was_left_during_an_outage_is_given_back_after_it_however_long_it_was \
     'a place of the call that waits, and no other'
 
-plant counted-as-held-for-ever lock-runtime/src/hold/upkeep/releaser.rs \
+plant counted-as-held-for-ever lock-runtime/src/store/abandon.rs \
     'if now >= self.held_until {' \
     'if now >= self.until {' \
     promises outages::a_shutdown_waits_for_a_lock_that_was_handed_over_no_longer_than_its_lease \

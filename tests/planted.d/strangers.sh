@@ -3,8 +3,8 @@
 plant never-left-free lock-runtime/src/store/redis/ops/exclusive_release_waiting.lua \
     'if leave_free(queue, how) then' \
     'if false then' \
-    promises strangers::a_poller_gets_a_turn_about_once_a_second \
-    'turns of the poller beside'
+    scenarios releasing::a_poller_gets_a_turn_about_once_a_second_beside_calls_in_the_queue_of_the_store \
+    'turns of the poller'
 
 plant left-free-for-the-next-in-line lock-runtime/src/acquire/attempt.rs \
     'seen.queues |= left_free.is_some_and(has_time) && first.is_none();' \
@@ -35,8 +35,8 @@ plant left-free-for-too-long lock-runtime/src/acquire/attempt.rs \
 plant left-free-for-those-who-did-not-wait lock-runtime/src/acquire/local_queue.rs \
     'std::mem::take(&mut line.left_free) || self.is_open(key)' \
     'std::mem::take(&mut line.left_free) && self.is_open(key) && self.backend.leave_free.is_none()' \
-    promises strangers::a_poller_gets_a_turn_about_once_a_second \
-    'of ours (one at a time)'
+    scenarios releasing::a_poller_gets_a_turn_about_once_a_second_beside_one_call_of_each_process \
+    'turns of the poller'
 
 plant untold-of-the-queue lock-runtime/src/acquire/attempt.rs \
     'if let Some(place) = place {

@@ -13,8 +13,8 @@ plant no-own-look lock-runtime/src/store/redis/queue/look.rs \
     'it never got the lock'
 
 plant deaf-passed-over lock-runtime/src/store/redis/queue/queue.lua \
-    "if heard % 1 ~= 0 or type(told) == 'number' and told > 0 then" \
-    "if type(told) == 'number' and told > 0 then" \
+    'if mark == DEAF or may_listen_soon or told ~= 0 then' \
+    'if may_listen_soon or told ~= 0 then' \
     promises waiting::a_process_that_may_not_subscribe_gets_its_turn \
     'it never got the lock'
 
@@ -54,7 +54,7 @@ plant leads-without-time lock-runtime/src/acquire/coalesce.rs \
     lib acquire::coalesce::tests::a_call_without_time_for_a_round_trip_passes_the_lead_on \
     'it leads with less time than the store takes to answer'
 
-plant places-given-back-by-the-lock-thread lock-runtime/src/hold/upkeep/releaser.rs \
+plant places-given-back-by-the-lock-thread lock-runtime/src/store/abandon.rs \
     'elsewhere: turn == if self.unanswered_on.is_some() { 2 } else { 1 },' \
     'elsewhere: false,' \
     promises waiting::a_call_that_gives_up_leaves_no_place_though_the_lock_thread_reaches_nothing \

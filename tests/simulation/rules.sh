@@ -34,7 +34,7 @@ plant scripts-never-sent lock-runtime/src/store/redis/connection/eval.rs \
     'Err(error) if is_missing_script(&error) =>' \
     'Err(error) if is_missing_script(&error) && keys.is_empty() =>'
 
-plant released-once lock-runtime/src/hold/upkeep/releaser.rs \
+plant released-once lock-runtime/src/store/abandon.rs \
     'let was_answered =' \
     'if error.effect() != Effect::None || !error.is_permanent() {
                     return Told::Done;
