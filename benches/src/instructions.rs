@@ -167,7 +167,11 @@ pub(crate) fn child(arguments: &[String]) -> Result {
     let url: String = argument(arguments, 0)?;
     let contender: Contender = argument(arguments, 1)?;
     let (tasks, sections): (usize, usize) = (argument(arguments, 2)?, argument(arguments, 3)?);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // For profilers.
+    let runtime = match arguments.get(4).map(String::as_str) {
+        Some("threads") => tokio::runtime::Builder::new_multi_thread().enable_all().build()?,
+        _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+    };
     let names: Arc<[String]> = (0..tasks).map(|task| format!("bench:{task}")).collect();
     let client = runtime.block_on(contender.connect(&[url], names))?;
     let mut done = Ok(());

@@ -19,13 +19,17 @@ use crate::worker::{PEER_PATIENCE, no_answer};
 use crate::{Error, Result, Size, error, process};
 
 /// How many tasks in which of tokio's runtimes: with one task, the runtime decides more than the library.
-const GROUPS: [(usize, Flavor); 6] = [
+const GROUPS: [(usize, Flavor); 10] = [
     (1, Flavor::MultiThread),
+    (4, Flavor::MultiThread),
     (16, Flavor::MultiThread),
     (64, Flavor::MultiThread),
     (256, Flavor::MultiThread),
     (1, Flavor::CurrentThread),
+    (4, Flavor::CurrentThread),
+    (16, Flavor::CurrentThread),
     (64, Flavor::CurrentThread),
+    (256, Flavor::CurrentThread),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
