@@ -292,9 +292,9 @@ impl Scripted {
         if request.queued.is_some() {
             tables.queue.retain(|value| value != request.value.as_str());
         }
-        let verdict = match tables.slots.get(request.key) {
+        let verdict = match tables.slots.get(&**request.key) {
             Some(value) if value == request.value.as_str() => {
-                tables.slots.remove(request.key);
+                tables.slots.remove(&**request.key);
                 Ownership::Owned
             }
             Some(_) => Ownership::Foreign,

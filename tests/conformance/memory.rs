@@ -20,7 +20,7 @@ async fn a_release_without_waiting_is_done_when_it_returns() {
     let receipt = Receipt::default();
     let release = |value: &str| {
         let request = ReleaseRequest {
-            key: "k",
+            key: &"k".into(),
             value: &HolderValue::of(value),
             keep: None,
             unanswered_on: None,

@@ -503,7 +503,7 @@ impl Client {
     pub(crate) async fn try_release(&self, key: &str, keep: Option<Duration>) -> Result<Ownership, StoreError> {
         let receipt = Receipt::default();
         let request = ReleaseRequest {
-            key,
+            key: &key.into(),
             value: &self.holder_value(),
             keep,
             unanswered_on: None,
@@ -563,7 +563,7 @@ impl Client {
     pub(crate) async fn leave(&self, key: &str, ask: Ask) -> Ownership {
         let receipt = Receipt::default();
         let request = ReleaseRequest {
-            key,
+            key: &key.into(),
             value: &self.holder_value(),
             keep: None,
             unanswered_on: None,

@@ -329,7 +329,7 @@ async fn a_release_or_renewal_with_another_value_never_touches_the_lock() {
         let receipt = Receipt::default();
         for keep in [None, Some(Duration::from_millis(1))] {
             let request = ReleaseRequest {
-                key: &stored("forged"),
+                key: &stored("forged").into(),
                 value: &forged,
                 keep,
                 unanswered_on: None,

@@ -37,7 +37,7 @@ plant places-kept-for-a-lease lock-runtime/src/store/abandon.rs \
     'the connections to be closed'
 
 plant refusals-like-silence lock-runtime/src/store/abandon.rs \
-    '() = back, if told == Told::Nothing => {}' \
-    '() = back, if told != Told::TooEarly => {}' \
+    '() = back, if attempt == ReleaseAttempt::NoAnswer => {}' \
+    '() = back, if attempt != ReleaseAttempt::MayLandLater => {}' \
     promises giving_back::a_server_that_takes_no_writes_is_asked_to_take_a_place_back_a_few_times_a_second \
     'tries in'

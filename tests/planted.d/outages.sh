@@ -72,9 +72,10 @@ plant patient-with-silence lock-runtime/src/hold/upkeep/watchdog.rs \
     'the leases that were renewed'
 
 plant sleepy-releases lock-runtime/src/store/abandon.rs \
-    '() = back, if told == Told::Nothing => {}
+    '() = back, if attempt == ReleaseAttempt::NoAnswer => {}
             }
-            let is_seldom = told == Told::Refused { for_good: true } || access.clock.now().since(began) >= SELDOM_AFTER;
+            let is_seldom = attempt == ReleaseAttempt::Refused { for_good: true }
+                || access.clock.now().since(began) >= SELDOM_AFTER;
             pause = (pause * 2).min(if is_seldom { SELDOM } else { LONGEST_RETRY });' \
     '}
             pause = SELDOM * 4;' \
@@ -88,8 +89,8 @@ plant long-goodbye lock-runtime/src/hold/upkeep/pace.rs \
     'the shutdown took'
 
 plant endless-clean-up lock-runtime/src/store/abandon.rs \
-    'Ok(_) if asked >= self.arrived_by => Told::Done,' \
-    'Ok(_) if asked >= self.until => Told::Done,' \
+    'Ok(_) if asked >= self.arrived_by => ReleaseAttempt::Done,' \
+    'Ok(_) if asked >= self.until => ReleaseAttempt::Done,' \
     promises outages::what_cleans_up_after_an_acquire_without_an_answer_ends_when_that_cannot_arrive_any_more \
     'the connections to be closed'
 
@@ -136,7 +137,7 @@ plant renewals-after-the-skew lock-runtime/src/hold/margins.rs \
     'lost with a skew of'
 
 plant clean-up-at-every-return lock-runtime/src/store/abandon.rs \
-    '() = back, if told == Told::Nothing => {}' \
+    '() = back, if attempt == ReleaseAttempt::NoAnswer => {}' \
     '() = back => {}' \
     lib store::abandon::tests::a_release_that_was_answered_is_not_repeated_at_each_return_of_a_connection \
     'releases of what was not there'

@@ -12,15 +12,15 @@ plant passes-while-checked-in-vain lock-runtime/src/hold/plan.rs \
     promises passing::a_lock_that_is_being_checked_in_vain_passes_on_no_more \
     'bodies began while the check had no answer'
 
-plant asleep-once-asked lock-runtime/src/acquire/local_queue.rs \
+plant asleep-once-asked lock-runtime/src/acquire/offer.rs \
     'Self::GIVEN => Some(Self::ASKED_FOR)' \
     'Self::GIVEN => Some(Self::MISSING)' \
     lib acquire::local_queue::tests::a_call_that_was_just_asked_for_a_sign_of_life_gets_its_turn \
     'it counts as asleep'
 
 plant turn-not-taken-back lock-runtime/src/acquire/local_queue.rs \
-    'let taken_back = is_asleep.then(' \
-    'let taken_back = (is_asleep && offer.number == u64::MAX).then(' \
+    'take_back_if(|_| offer.waiter.sign.ask(now))' \
+    'take_back_if(|_| offer.waiter.sign.ask(now) && offer.number == u64::MAX)' \
     promises passing::a_call_that_is_not_polled_holds_up_neither_its_line_nor_other_processes \
     'it hangs'
 
@@ -54,8 +54,8 @@ plant asleep-at-the-fence lock-runtime/src/acquire/local_queue.rs \
     promises passing::a_passed_lock_stays_with_a_call_whose_token_is_slow_to_come \
     'it was taken back from a call that was polled'
 
-plant turn-for-a-call-that-left lock-runtime/src/acquire/local_queue.rs \
-    'if matches!(*mine, Turn::Over) {' \
+plant turn-for-a-call-that-left lock-runtime/src/acquire/offer.rs \
+    'if matches!(*state, State::Over) {' \
     'if false {' \
     lib acquire::local_queue::tests::a_call_that_leaves_while_its_turn_is_on_its_way_leaves_no_line_behind \
     'a call that has left keeps the place in front'

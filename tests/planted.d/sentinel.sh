@@ -1,7 +1,7 @@
 # Faults in following a master. Read by ../planted.
 
 plant former-master-still-awaited lock-runtime/src/store/redis/connection/slot.rs \
-    '() = self.inner.server.place.moved_on(live.generation) => {' \
+    '() = self.inner.server.place.changed(live.generation) => {' \
     '() = std::future::pending::<()>() => {' \
     sentinel failover::a_call_that_a_silent_master_owes_an_answer_goes_on_at_the_next_one \
     'Elapsed'
@@ -43,8 +43,8 @@ plant releases-of-the-former-forgotten lock-runtime/src/store/redis/connection/r
     'the release on the new master'
 
 plant failures-of-before-told-again lock-runtime/src/store/redis/connection/place.rs \
-    'News::Missing(error, asked) if question.is_some_and(|question| *asked >= question) => {' \
-    'News::Missing(error, asked) if *asked > 0 => {' \
+    'State::Missing(error, asked) if question.is_some_and(|question| *asked >= question) => {' \
+    'State::Missing(error, asked) if *asked > 0 => {' \
     sentinel finding::a_failure_of_before_is_not_told_again \
     'Connection refused'
 

@@ -7,8 +7,8 @@ plant message-believed lock-runtime/src/store/redis/queue/queue_take.lua \
     'a forged message has let it in'
 
 plant no-own-look lock-runtime/src/store/redis/queue/look.rs \
-    'room.nudge_at <= now && now.since(room.seen) >= UNSEEN' \
-    'room.nudge_at <= now && now < room.seen' \
+    'waiters.nudge_at <= now && now.since(waiters.seen) >= UNSEEN' \
+    'waiters.nudge_at <= now && now < waiters.seen' \
     promises waiting::a_waiter_that_hears_nothing_looks_by_its_own_connection \
     'it never got the lock'
 

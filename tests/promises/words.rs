@@ -49,7 +49,7 @@ async fn no_text_tells_the_token_that_releases_a_lock() {
                 extend: None,
             };
             let release = ReleaseRequest {
-                key,
+                key: &key.into(),
                 value: &HolderValue::of(value.as_str()),
                 keep: None,
                 unanswered_on: None,

@@ -37,7 +37,7 @@ plant scripts-never-sent lock-runtime/src/store/redis/connection/eval.rs \
 plant released-once lock-runtime/src/store/abandon.rs \
     'let was_answered =' \
     'if error.effect() != Effect::None || !error.is_permanent() {
-                    return Told::Done;
+                    return ReleaseAttempt::Done;
                 }
                 let was_answered ='
 
@@ -73,7 +73,7 @@ plant former-connections-kept lock-runtime/src/store/redis/connection/slot.rs \
     'generation == self.inner.server.place.generation()' \
     'generation <= self.inner.server.place.generation()'
 also former-connections-kept lock-runtime/src/store/redis/connection/slot.rs \
-    '() = self.inner.server.place.moved_on(live.generation) => {' \
+    '() = self.inner.server.place.changed(live.generation) => {' \
     '() = std::future::pending::<()>() => {'
 
 plant address-of-the-former-believed lock-runtime/src/store/redis/sentinel/mod.rs \
@@ -95,8 +95,8 @@ plant failovers-not-heard lock-runtime/src/store/redis/sentinel/mod.rs \
     'matches!(push.kind, PushKind::Disconnection)'
 
 plant failed-connections-not-told lock-runtime/src/store/redis/connection/place.rs \
-    'drop(whereabouts.ask_again()),' \
-    'drop(whereabouts),'
+    'drop(current_master.ask_again()),' \
+    'drop(current_master),'
 
 # A test on a real server cannot tell it from a machine that stands still; a scenario shows it as well.
 plant check-beyond-the-wait lock-runtime/src/acquire/mod.rs \

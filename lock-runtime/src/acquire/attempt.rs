@@ -2,6 +2,7 @@
 //! the grant.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,17 +83,41 @@ impl Acquisition {
         Some(self.settle(seen, pending, sent, Some(answer)))
     }
 
+    /// Makes the first attempt. Returns `None` if the lock was left free for other clients, or there is
+    /// no time for an attempt.
+    pub(super) async fn attempt_first(
+        &self,
+        place: Option<&QueueHead>,
+        asking: &Asking,
+        seen: &mut Progress,
+    ) -> Option<Result<Step, StoreError>> {
+        if self.left_free(place).is_some() || self.is_over(seen) {
+            return None;
+        }
+        let attempt = pin!(self.attempt(seen, &asking.caller));
+        Some(asking.caller.attend(attempt).await)
+    }
+
     /// Asks the store until it grants the lock or the time is up. `first` is the result of a first
-    /// attempt.
+    /// attempt, during which the store may have come `back`.
     pub(super) async fn contend(
         &self,
         place: Option<&QueueHead>,
+        asking: Option<Asking>,
         first: Option<Result<Step, StoreError>>,
+        back: Notified<'_>,
         seen: &mut Progress,
     ) -> Result<Grant, LockError> {
-        let asking = self.asking(place);
+        let asking = asking.unwrap_or_else(|| self.asking(place));
         let caller = &asking.caller;
-        caller.attend(self.ask_again(place, caller, first, seen)).await
+        let asked = pin!(self.ask_again(place, caller, first, back, seen));
+        caller.attend(asked).await
+    }
+
+    /// Returns the time for which the call in front before this one may have left the lock to other
+    /// clients.
+    fn left_free(&self, place: Option<&QueueHead>) -> Option<Duration> {
+        local_queue::left_free(&self.manager, place?)
     }
 
     /// Makes the lock thread check from here on that the call is polled.
@@ -106,16 +131,18 @@ impl Acquisition {
         place: Option<&QueueHead>,
         caller: &Arc<Caller>,
         mut first: Option<Result<Step, StoreError>>,
+        back: Notified<'_>,
         seen: &mut Progress,
     ) -> Result<Grant, LockError> {
+        let mut since_the_first = Some(back);
         // A lock left free by the previous call in front is for other clients: in the store's queue
         // this call gets its turn after them.
-        let mut left_free = place.and_then(|place| local_queue::left_free(&self.manager, place));
+        let mut left_free = self.left_free(place);
         let has_time = |pause| pause < self.left(self.manager.clock.now());
         seen.queues |= left_free.is_some_and(has_time) && first.is_none();
         loop {
             // A return of the store during the step counts.
-            let back = self.manager.back.notified();
+            let back = since_the_first.take().unwrap_or_else(|| self.manager.back.notified());
             let step = if let Some(step) = first.take() {
                 step
             } else {
@@ -178,21 +205,21 @@ impl Acquisition {
 
     /// Waits until the store has room for a request. Returns `false` if there is none within the
     /// call's time, or the manager is closed first. An error is permanent: retrying does not help.
-    pub(super) async fn has_room(&self, seen: &mut Progress) -> Result<bool, StoreError> {
+    pub(super) async fn is_ready(&self, seen: &mut Progress) -> Result<bool, StoreError> {
         let most = if self.options.wait.is_zero() {
             self.manager.response_timeout
         } else {
             self.left(self.manager.clock.now())
         };
-        let Some(room) = self.manager.store.room(Limited::Acquires, &self.key, most) else {
+        let Some(ready) = self.manager.store.ready(Limited::Acquires, &self.key, most) else {
             return Ok(true);
         };
-        let room = tokio::select! {
+        let ready = tokio::select! {
             biased;
             () = self.manager.closed.cancelled() => return Ok(false),
-            room = room => room,
+            ready = ready => ready,
         };
-        let Err(error) = room else { return Ok(true) };
+        let Err(error) = ready else { return Ok(true) };
         seen.attempts += 1;
         if error.is_permanent() {
             return Err(error);
@@ -207,14 +234,14 @@ impl Acquisition {
 
     /// Makes one attempt. An error is permanent: retrying does not help.
     async fn attempt(&self, seen: &mut Progress, caller: &Arc<Caller>) -> Result<Step, StoreError> {
-        if !self.has_room(seen).await? {
+        if !self.is_ready(seen).await? {
             return Ok(Step::Pause);
         }
         let (pending, sent) = self.ask(seen, Some(caller))?;
         let answer = {
             let request = self.request(seen, &pending);
             let asked = self.manager.store.acquire(&request);
-            self.manager.host.timeout(self.timer, self.budget(sent), asked).await
+            self.manager.timeout(self.timer, self.budget(sent), asked).await
         };
         self.settle(seen, pending, sent, answer)
     }

@@ -4,17 +4,17 @@
 //! waking it, and takes the place and the locks away if it is not polled. The lock thread and the
 //! call take a grant out of one cell, so it is either released or held.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 use std::time::Duration;
 
-use atomic_waker::AtomicWaker;
+use slab::Slab;
 
+use crate::acquire::offer::Sign;
 use crate::hold::guard::Guard;
 use crate::hold::upkeep::{Stake, Watchdog};
 use crate::hold::{Backend, Keeper};
@@ -39,11 +39,8 @@ const STOOD_STILL: Duration = Duration::from_millis(300);
 /// One call on its way to a lock.
 #[derive(Default)]
 pub(super) struct Caller {
-    task: AtomicWaker,
-    /// The last time the lock thread asked it for a sign of life, in nanoseconds; 0 if never.
-    asked: AtomicU64,
-    /// `true` if it has been asked and not been polled since.
-    asleep: AtomicBool,
+    /// The lock thread asks for it.
+    pub(super) sign: Sign,
     /// The number of grants that the lock thread has taken away from it.
     losses: AtomicU32,
     /// The receipt of the request that is under way.
@@ -64,15 +61,15 @@ struct AtStake {
 impl fmt::Debug for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Caller")
-            .field("asleep", &self.asleep)
+            .field("sign", &self.sign)
             .finish_non_exhaustive()
     }
 }
 
 impl Caller {
     /// Polls a future as the call's own. Cancel safe if the future is.
-    pub(super) async fn attend<F: Future>(&self, future: F) -> F::Output {
-        let mut future = pin!(future);
+    // Takes it pinned: a future that is given as an argument takes its room twice.
+    pub(super) async fn attend<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
         poll_fn(|cx| {
             self.is_polled(cx);
             future.as_mut().poll(cx)
@@ -81,16 +78,12 @@ impl Caller {
     }
 
     pub(super) fn is_polled(&self, cx: &Context<'_>) {
-        self.task.register(cx.waker());
-        self.asleep.store(false, Ordering::Relaxed);
+        self.sign.register(cx);
+        self.sign.give();
     }
 
     pub(super) fn receipt(&self) -> &Receipt {
         &self.receipt
-    }
-
-    pub(super) fn wake(&self) {
-        self.task.wake();
     }
 
     fn at_stake(&self) -> MutexGuard<'_, Option<AtStake>> {
@@ -138,27 +131,10 @@ impl Caller {
     /// may wait: it would fail if it were polled now.
     fn give_back_kept(&self, backend: &Backend, now: Moment) {
         let limit = backend.replicas_within().max(CLAIMS_WITHIN);
-        if self.asleep_for(now).is_some_and(|asleep| asleep >= limit) {
+        if self.sign.owed_for(now).is_some_and(|asleep| asleep >= limit) {
             // Dropped while nothing is locked.
             drop(self.claim_kept());
         }
-    }
-
-    /// Returns the time for which the call has owed a sign of life, if it owes one.
-    fn asleep_for(&self, now: Moment) -> Option<Duration> {
-        let asked = Moment::from_nanos(self.asked.load(Ordering::Relaxed));
-        self.asleep.load(Ordering::Relaxed).then(|| now.since(asked))
-    }
-
-    fn was_asked_lately(&self, now: Moment) -> bool {
-        let asked = self.asked.load(Ordering::Relaxed);
-        asked != 0 && now.since(Moment::from_nanos(asked)) < ASK_EVERY
-    }
-
-    fn ask(&self, now: Moment) {
-        self.asked.store(now.as_nanos(), Ordering::Relaxed);
-        self.asleep.store(true, Ordering::Relaxed);
-        self.task.wake();
     }
 
     /// Releases any grant of the store to the call if the call has been asleep for too long.
@@ -169,7 +145,7 @@ impl Caller {
             let mut mine = self.at_stake();
             // Checked while `stake` is locked: the call may have been polled meanwhile, and have
             // begun another attempt.
-            let is_asleep = self.asleep_for(now).is_some_and(|asleep| asleep >= limit);
+            let is_asleep = self.sign.owed_for(now).is_some_and(|asleep| asleep >= limit);
             let Some(mine) = mine.as_mut().filter(|_| is_asleep && self.receipt.may_grant()) else {
                 return;
             };
@@ -187,12 +163,6 @@ impl Caller {
         // other calls at once.
         stake.give_back(backend, &self.receipt, true);
     }
-
-    /// Restarts the call's time to give a sign.
-    fn pardon(&self, now: Moment) {
-        self.asked.store(now.as_nanos(), Ordering::Relaxed);
-        self.task.wake();
-    }
 }
 
 /// The calls of one manager that ask the store.
@@ -203,8 +173,7 @@ pub(super) struct Callers {
 
 #[derive(Default)]
 struct All {
-    by_number: BTreeMap<u64, Listed>,
-    next: u64,
+    listed: Slab<Listed>,
     /// `true` while the watchdog looks at the calls.
     watched: bool,
     /// `true` if a call has come since the watchdog's last look.
@@ -221,8 +190,9 @@ struct Listed {
 
 impl Listed {
     fn may_be_in_the_way(&self, now: Moment) -> bool {
-        let is_due = self.front.is_some() && !self.caller.was_asked_lately(now);
-        is_due || self.caller.asleep.load(Ordering::Relaxed) || self.caller.may_have_a_lock()
+        let sign = &self.caller.sign;
+        let is_due = self.front.is_some() && !sign.was_asked_within(ASK_EVERY, now);
+        is_due || sign.is_owed() || self.caller.may_have_a_lock()
     }
 }
 
@@ -275,7 +245,7 @@ impl Ahead {
 
 impl fmt::Debug for Callers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Callers").field(&self.all().by_number.len()).finish()
+        f.debug_tuple("Callers").field(&self.all().listed.len()).finish()
     }
 }
 
@@ -295,24 +265,26 @@ impl Callers {
     /// look at for now.
     pub(super) fn sweep(&self, now: Moment) -> bool {
         let mut all = self.all();
-        if all.by_number.is_empty() && !all.busy {
+        if all.listed.is_empty() && !all.busy {
             all.watched = false;
             all.looked = None;
+            all.listed.shrink_to_fit();
             return false;
         }
         all.busy = false;
         let stood_still = all.looked.replace(now).is_some_and(|at| now.since(at) >= STOOD_STILL);
         // Skips the calls that block no other call: thousands may wait in the store's queue.
-        let listed = all.by_number.values().filter(|listed| listed.may_be_in_the_way(now));
-        let listed: Vec<_> = listed.cloned().collect();
+        let listed = all.listed.iter().map(|(_, listed)| listed);
+        let listed: Vec<_> = listed.filter(|listed| listed.may_be_in_the_way(now)).cloned().collect();
         drop(all);
         for Listed { caller, front } in listed {
-            let asleep = caller.asleep_for(now);
+            let asleep = caller.sign.owed_for(now);
             if stood_still && asleep.is_some() {
-                caller.pardon(now);
+                caller.sign.restart(now);
+                caller.sign.wake();
                 continue;
             }
-            let is_due = asleep.is_some() || !caller.was_asked_lately(now);
+            let is_due = asleep.is_some() || !caller.sign.was_asked_within(ASK_EVERY, now);
             let mut is_in_the_way = caller.may_have_a_lock();
             if is_due && let Some(front) = &front {
                 if asleep.is_some_and(|asleep| asleep >= ANSWERS_WITHIN) {
@@ -326,10 +298,13 @@ impl Callers {
                     caller.take_back(&self.backend, now);
                     caller.give_back_kept(&self.backend, now);
                 }
-                None if is_in_the_way => caller.ask(now),
+                None if is_in_the_way => {
+                    caller.sign.ask(now);
+                    caller.sign.wake();
+                }
                 // The call is in no other call's way: it is not asked, and not looked at again for
                 // a while.
-                None if is_due => caller.asked.store(now.as_nanos(), Ordering::Relaxed),
+                None if is_due => caller.sign.restart(now),
                 None => {}
             }
         }
@@ -340,7 +315,8 @@ impl Callers {
 /// A call that asks the store, from its first question to its last answer.
 pub(super) struct Asking {
     callers: Arc<Callers>,
-    number: u64,
+    /// Its place in the list, if it is listed.
+    place: Option<usize>,
     pub(super) caller: Arc<Caller>,
 }
 
@@ -352,17 +328,18 @@ impl Asking {
         caller: Arc<Caller>,
         front: Option<Ahead>,
     ) -> Self {
-        let mut all = callers.all();
-        let number = all.next;
-        all.next += 1;
-        let listed = Listed {
-            caller: Arc::clone(&caller),
-            front,
-        };
+        // Its time begins now: as a follower, it may have been asked for a sign.
+        caller.sign.give();
+        let mut place = None;
         // A paused clock, which only a test has, does not measure for how long a call was not
         // polled. No call is listed then.
         if watchdog.timer() == Timer::LockThread {
-            all.by_number.insert(number, listed);
+            let listed = Listed {
+                caller: Arc::clone(&caller),
+                front,
+            };
+            let mut all = callers.all();
+            place = Some(all.listed.insert(listed));
             all.busy = true;
             let is_watched = std::mem::replace(&mut all.watched, true);
             drop(all);
@@ -376,7 +353,7 @@ impl Asking {
         }
         Self {
             callers: Arc::clone(callers),
-            number,
+            place,
             caller,
         }
     }
@@ -385,8 +362,8 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         // In a forked child, the list may have been locked by a thread that does not exist here.
-        if !self.callers.backend.host.is_forked() {
-            let listed = self.callers.all().by_number.remove(&self.number);
+        if let Some(place) = self.place.filter(|_| !self.callers.backend.host.is_forked()) {
+            let listed = self.callers.all().listed.try_remove(place);
             drop(listed);
         }
     }
@@ -419,7 +396,9 @@ mod tests {
             caller: Arc::clone(&caller),
             front: None,
         };
-        manager.callers.all().by_number.insert(0, listed);
+        let mut all = manager.callers.all();
+        all.listed.clear();
+        all.listed.insert(listed);
         caller
     }
 

@@ -16,12 +16,12 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::acquire::callers::{Ahead, Asking, Caller, Lead};
+use crate::acquire::offer::{Offer, TakenBack};
 use crate::acquire::shared::Shared;
 use crate::error::LockError;
 use crate::hold::call_tree::{self, Relation};
@@ -89,50 +89,32 @@ impl Party {
 /// A call that follows.
 #[derive(Debug)]
 struct Follower {
-    turn: Mutex<Turn>,
+    turn: Offer<Turn>,
+    /// Its sign of life is asked for when the flight is vacant. The call then leads if no other call does.
     caller: Arc<Caller>,
-    /// `true` if the call was woken because the flight is vacant. It then leads if no other call
-    /// does.
-    called: AtomicBool,
 }
 
 enum Turn {
-    NotYet,
     /// The call leads, since the leader before it has failed.
     Lead(Leader),
     Landed(Landed),
-    /// The call has taken its turn, or has left.
-    Over,
 }
 
 impl fmt::Debug for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotYet => "NotYet",
             Self::Lead(_) => "Lead",
             Self::Landed(_) => "Landed",
-            Self::Over => "Over",
         })
     }
 }
 
 impl Follower {
-    fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Gives a turn to the call. If the call has left, the turn is dropped and goes to the next
     /// follower.
     fn give(&self, turn: Turn) {
-        let mut mine = self.turn();
-        if matches!(*mine, Turn::Over) {
-            drop(mine);
-            drop(turn);
-            return;
-        }
-        *mine = turn;
-        drop(mine);
-        self.caller.wake();
+        self.turn.make(turn);
+        self.caller.sign.wake();
     }
 }
 
@@ -151,31 +133,27 @@ impl Flights {
         };
         let mut taken_back = None;
         if let Some((number, follower)) = party.offered.take() {
-            let mut turn = follower.turn();
-            match *turn {
-                // The turn is about to be given.
-                Turn::NotYet => {
-                    drop(turn);
+            match follower.turn.take_back_if(|turn| matches!(turn, Turn::Lead(_))) {
+                TakenBack::NotMade => {
                     party.offered = Some((number, follower));
                     return;
                 }
-                Turn::Lead(_) => {
-                    taken_back = Some(std::mem::replace(&mut *turn, Turn::NotYet));
-                    drop(turn);
+                TakenBack::Yes(turn) => {
+                    taken_back = Some(turn);
                     party.followers.insert(number, follower);
                 }
-                Turn::Landed(_) | Turn::Over => {}
+                TakenBack::No | TakenBack::Over => {}
             }
         }
         party.lead = 0;
         party.vacant = true;
         let called: Vec<_> = party.followers.values().cloned().collect();
         for follower in &called {
-            follower.called.store(true, Ordering::Release);
+            follower.caller.sign.miss();
         }
         drop(flights);
         for follower in called {
-            follower.caller.wake();
+            follower.caller.sign.wake();
         }
         drop(taken_back);
     }
@@ -305,18 +283,22 @@ impl Leader {
                     BTreeMap::new()
                 };
                 for follower in called.values() {
-                    follower.called.store(true, Ordering::Release);
+                    follower.caller.sign.miss();
                 }
                 party.get_mut().followers.append(&mut closed.followers);
                 drop(flights);
                 for follower in called.into_values() {
-                    follower.caller.wake();
+                    follower.caller.sign.wake();
                 }
                 return None;
             }
         };
         party.holder = None;
-        let (number, next) = party.followers.pop_first()?;
+        let mut followers = party.followers.iter();
+        let awake = followers.find(|(_, follower)| !follower.caller.sign.is_missing());
+        let (number, _) = awake.or_else(|| party.followers.first_key_value())?;
+        let number = *number;
+        let next = party.followers.remove(&number)?;
         party.offered = Some((number, Arc::clone(&next)));
         let lead = party.new_lead(&self.manager.host);
         flights.insert(Arc::clone(&self.flight), party);
@@ -451,9 +433,8 @@ fn board(manager: &Arc<Shared>, flight: Flight) -> Boarded {
             // Unique across flights, since followers may move to another one.
             let number = manager.host.number();
             let follower = Arc::new(Follower {
-                turn: Mutex::new(Turn::NotYet),
+                turn: Offer::default(),
                 caller: Arc::default(),
-                called: AtomicBool::new(false),
             });
             party.get_mut().followers.insert(number, Arc::clone(&follower));
             drop(flights);
@@ -488,32 +469,25 @@ enum Promotion {
 impl Following {
     /// Waits for a result, or for the lead. Cancel safe.
     async fn turn(&self) -> Promotion {
-        poll_fn(|cx| {
-            self.follower.caller.is_polled(cx);
-            let came = self.come().or_else(|| self.step_in());
-            came.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        poll_fn(|cx| self.poll(cx).map_or(Poll::Pending, Poll::Ready)).await
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Option<Promotion> {
+        let sign = &self.follower.caller.sign;
+        sign.register(cx);
+        let was_asked = sign.give();
+        self.come().or_else(|| if was_asked { self.step_in() } else { None })
     }
 
     fn come(&self) -> Option<Promotion> {
-        let mut turn = self.follower.turn();
-        match std::mem::replace(&mut *turn, Turn::Over) {
-            Turn::Lead(leader) => Some(Promotion::Leads(leader)),
-            Turn::Landed(landed) => Some(Promotion::Landed(landed)),
-            Turn::NotYet => {
-                *turn = Turn::NotYet;
-                None
-            }
-            Turn::Over => None,
-        }
+        Some(match self.follower.turn.accept_if(|_| true)? {
+            Turn::Lead(leader) => Promotion::Leads(leader),
+            Turn::Landed(landed) => Promotion::Landed(landed),
+        })
     }
 
     /// Takes the lead if no other call has it.
     fn step_in(&self) -> Option<Promotion> {
-        if !self.follower.called.swap(false, Ordering::AcqRel) {
-            return None;
-        }
         let mut flights = self.manager.flights.flights();
         let party = flights.get_mut(&self.flight).filter(|party| party.vacant)?;
         // Returns if the follower is no longer listed: it has been given a turn meanwhile.
@@ -557,10 +531,10 @@ impl Drop for Following {
         let party = flights.get_mut(&self.flight);
         let waited = party.and_then(|party| party.followers.remove(&self.number));
         // A lead that arrived as this call left is in `turn`; dropping it passes it to the next
-        // follower. `Over` is set while the flights are locked, so `revoke` cannot take the lead
-        // back in between, which would make this call follow again. A lead that arrives later finds
-        // `Over`, and goes to the next follower too.
-        let turn = std::mem::replace(&mut *self.follower.turn(), Turn::Over);
+        // follower. Closed while the flights are locked, so `revoke` cannot take the lead back in
+        // between, which would make this call follow again. A lead that arrives later goes to the next
+        // follower too.
+        let turn = self.follower.turn.close();
         let was_last = |party: &Party| party.vacant && party.followers.is_empty();
         let is_over = flights.get(&self.flight).is_some_and(was_last);
         let party = if is_over { flights.remove(&self.flight) } else { None };
@@ -571,6 +545,8 @@ impl Drop for Following {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
     use crate::{ConfigError, LockManager};
 
@@ -729,13 +705,12 @@ mod tests {
 
         let woken = Arc::new(Woken::default());
         let waker = Arc::clone(&woken).into();
-        if let Some(first) = &first {
-            first.follower.caller.is_polled(&std::task::Context::from_waker(&waker));
-            assert!(first.step_in().is_none(), "it follows the one that is about to fail");
-        }
+        let cx = Context::from_waker(&waker);
+        let poll = || first.as_ref().and_then(|first| first.poll(&cx));
+        assert!(poll().is_none(), "it follows the one that is about to fail");
         drop(failing);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1, "the follower is not woken");
-        let leader = first.as_ref().and_then(Following::step_in);
+        let leader = poll();
         assert!(
             matches!(leader, Some(Promotion::Leads(_))),
             "the follower is woken for nothing"

@@ -13,26 +13,29 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, btree_map};
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use atomic_waker::AtomicWaker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::acquire::callers::{Ahead, Places};
+use crate::acquire::offer::{Offer, Sign, TakenBack};
 use crate::hold::upkeep::Watchdog;
 use crate::hold::{Backend, Hold, LocalQueues, LockOptions, QueueHead, Tenure};
 use crate::host::{Host, Moment};
 use crate::store::holder::Holder;
 use crate::store::{LeaveFree, StoreError};
 
+/// A map by keys, which are looked up several times for each lock. They may come from outside, so their hashes
+/// cannot be foreseen.
+type ByKey<T> = HashMap<Arc<str>, T, foldhash::fast::RandomState>;
+
 /// The lines of one manager.
 #[derive(Debug)]
 pub(super) struct Lines {
     backend: Arc<Backend>,
-    by_key: Mutex<HashMap<Arc<str>, Line>>,
+    by_key: Mutex<ByKey<Line>>,
     openings: Mutex<Openings>,
 }
 
@@ -40,7 +43,7 @@ pub(super) struct Lines {
 /// other kinds though nobody in line waits.
 #[derive(Debug, Default)]
 struct Openings {
-    by_key: HashMap<Arc<str>, Wanted>,
+    by_key: ByKey<Wanted>,
     /// The number of entries at which the old ones are removed.
     many: usize,
 }
@@ -109,7 +112,7 @@ struct Line {
     waiting: BTreeMap<u64, Arc<Waiter>>,
     next: u64,
     /// The last turn offered.
-    offer: Option<Offer>,
+    offer: Option<LastOffer>,
     /// The number under which the watchdog watches the line's offers, if it does.
     watch: Option<u64>,
     /// The moment since which, as far as is known, the lock has not been left free for clients of
@@ -119,23 +122,33 @@ struct Line {
     left_free: bool,
 }
 
-/// A turn offered to a call, which accepts it when it is polled. The watchdog takes an open offer
-/// back if the call is not polled between two sweeps.
+/// A place in front.
+#[derive(Clone, Copy)]
+struct Place {
+    number: u64,
+    /// `true` if the call in front before may have left the lock to other clients for a while.
+    left_free: bool,
+}
+
+/// A call that was offered a turn. The watchdog takes an open offer back if the call is not polled between two
+/// sweeps.
 #[derive(Debug)]
-struct Offer {
+struct LastOffer {
     number: u64,
     waiter: Arc<Waiter>,
 }
 
 impl Line {
-    /// Creates a new place in front and returns its number, which is odd if the lock may have been
-    /// left free.
-    fn new_place(&mut self, host: &Host, left_free: bool) -> u64 {
+    /// Creates a new place in front, for a lock that may have been left free.
+    fn new_place(&mut self, host: &Host, left_free: bool) -> Place {
         // Unique across lines: one may end, and another one begin for the same key, while a call
         // still has a former place.
         self.vacant = false;
-        self.place = 2 * host.number() + u64::from(left_free);
-        self.place
+        self.place = host.number();
+        Place {
+            number: self.place,
+            left_free,
+        }
     }
 
     /// Returns the first call that is awake, which is the next to be offered a turn.
@@ -149,7 +162,7 @@ impl Line {
     /// Takes a call out of the line in order to offer it a turn.
     fn offer_to(&mut self, host: &Host, number: u64) -> Option<Offered> {
         let waiter = self.waiting.remove(&number)?;
-        self.offer = Some(Offer {
+        self.offer = Some(LastOffer {
             number,
             waiter: Arc::clone(&waiter),
         });
@@ -182,9 +195,9 @@ impl Offered {
         if let Some(watch) = self.new_watch {
             let host = lines.backend.host.clone();
             let (lines, key) = (Arc::downgrade(lines), Arc::clone(key));
-            self.waiter.watchdog.watch_calls(&host, move |_| {
+            self.waiter.watchdog.watch_calls(&host, move |now| {
                 let lines = lines.upgrade();
-                lines.is_some_and(|lines| lines.sweep(&key, watch))
+                lines.is_some_and(|lines| lines.sweep(&key, watch, now))
             });
         }
     }
@@ -229,9 +242,8 @@ pub(super) struct Contention {
 /// One call in line.
 #[derive(Debug)]
 struct Waiter {
-    turn: Mutex<Turn>,
-    task: AtomicWaker,
-    sign: SignOfLife,
+    turn: Offer<Turn>,
+    sign: Sign,
     /// A lock can pass to the call only if its lease, `lock_delay` and watchdog are these, and only
     /// if `renew` is set.
     lease: Duration,
@@ -240,73 +252,27 @@ struct Waiter {
     watchdog: Arc<Watchdog>,
 }
 
-/// The state of a waiting call: awake, asked for a sign of life, or asleep. A sweep asks for a sign
-/// of life by waking the call; without one by the next sweep, the call counts as asleep. In between
-/// it counts as awake: otherwise a turn that comes just after a sweep would find every call asleep.
-#[derive(Debug, Default)]
-struct SignOfLife(AtomicU8);
-
-impl SignOfLife {
-    const GIVEN: u8 = 0;
-    const ASKED_FOR: u8 = 1;
-    const MISSING: u8 = 2;
-
-    /// Records that the call is polled. Returns `true` if a sign was asked for, so that the call
-    /// may have counted as asleep.
-    fn give(&self) -> bool {
-        self.0.swap(Self::GIVEN, Ordering::Relaxed) != Self::GIVEN
-    }
-
-    /// Asks for a sign; the caller then wakes the call. Returns `true` if the previous sign is
-    /// missing.
-    fn ask(&self) -> bool {
-        let before = self
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sign| match sign {
-                Self::GIVEN => Some(Self::ASKED_FOR),
-                _ => Some(Self::MISSING),
-            });
-        before != Ok(Self::GIVEN)
-    }
-
-    /// Marks the call as asleep until it gives a sign.
-    fn miss(&self) {
-        self.0.store(Self::MISSING, Ordering::Relaxed);
-    }
-
-    fn is_missing(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == Self::MISSING
-    }
-}
-
 #[derive(Debug)]
 enum Turn {
-    NotYet,
     /// The call is in front, and has to ask the store.
     Front(QueueHead),
     /// The call got the lock from the call that was in front.
     Handed(Handover),
-    /// The call has taken its turn, or has left.
-    Over,
+}
+
+impl Turn {
+    /// Returns `true` if the call gets this lock.
+    fn hands(&self, held: &Arc<Hold>) -> bool {
+        matches!(self, Self::Handed(passed) if Arc::ptr_eq(&passed.held, held))
+    }
 }
 
 impl Waiter {
-    fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Gives a turn to the call. If the call has left, the turn is dropped and goes to the next
     /// call.
     fn give(&self, turn: Turn) {
-        let mut mine = self.turn();
-        if matches!(*mine, Turn::Over) {
-            drop(mine);
-            drop(turn);
-            return;
-        }
-        *mine = turn;
-        drop(mine);
-        self.task.wake();
+        self.turn.make(turn);
+        self.sign.wake();
     }
 }
 
@@ -319,13 +285,13 @@ impl Lines {
         })
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<Arc<str>, Line>> {
+    fn lines(&self) -> MutexGuard<'_, ByKey<Line>> {
         self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes back a turn on offer if its call has not been polled since the last sweep. Returns
     /// `false` if the line needs no further sweep.
-    pub(super) fn sweep(&self, key: &Arc<str>, watch: u64) -> bool {
+    pub(super) fn sweep(&self, key: &Arc<str>, watch: u64, now: Moment) -> bool {
         let mut lines = self.lines();
         // The key may have another line by now.
         let Some(line) = lines.get_mut(key).filter(|line| line.watch == Some(watch)) else {
@@ -335,27 +301,20 @@ impl Lines {
             line.watch = None;
             return false;
         };
-        let mut turn = offer.waiter.turn();
-        match *turn {
-            // The offer was accepted, or its call has left.
-            Turn::Over => return true,
-            // The turn is about to be given.
-            Turn::NotYet => {
-                drop(turn);
+        let taken_back = match offer.waiter.turn.take_back_if(|_| offer.waiter.sign.ask(now)) {
+            TakenBack::Yes(turn) => Some(turn),
+            TakenBack::No => None,
+            TakenBack::NotMade => {
                 line.offer = Some(offer);
                 return true;
             }
-            Turn::Front(_) | Turn::Handed(_) => {}
-        }
-        // Asks while the turn is locked, since the call gives its sign under the same lock.
-        let is_asleep = offer.waiter.sign.ask();
-        let taken_back = is_asleep.then(|| std::mem::replace(&mut *turn, Turn::NotYet));
-        drop(turn);
+            TakenBack::Over => return true,
+        };
         // The calls behind it are asked too: they may be in the same runtime, and stand still with
         // it.
         let mut asked = Vec::new();
         for waiter in line.waiting.values() {
-            waiter.sign.ask();
+            waiter.sign.ask(now);
             asked.push(Arc::clone(waiter));
         }
         if taken_back.is_some() {
@@ -366,7 +325,7 @@ impl Lines {
         }
         drop(lines);
         for waiter in asked {
-            waiter.task.wake();
+            waiter.sign.wake();
         }
         // Dropping the turn releases any lock in it, and gives the place to the next call awake.
         drop(taken_back);
@@ -391,12 +350,12 @@ impl Lines {
         }
         drop(lines);
         for waiter in asked {
-            waiter.task.wake();
+            waiter.sign.wake();
         }
     }
 
     /// Leaves the front of a line. Returns the next call and the number of its place.
-    fn next_after(&self, key: &Arc<str>, place: u64) -> Option<(Offered, u64)> {
+    fn next_after(&self, key: &Arc<str>, place: u64) -> Option<(Offered, Place)> {
         let mut lines = self.lines();
         let Entry::Occupied(mut line) = lines.entry(Arc::clone(key)) else {
             return None;
@@ -428,7 +387,7 @@ impl Lines {
     }
 
     /// Creates a place in front for a call that takes it without an offer.
-    fn first_place(&self, key: &Arc<str>, line: &mut Line) -> u64 {
+    fn first_place(&self, key: &Arc<str>, line: &mut Line) -> Place {
         let left_free = std::mem::take(&mut line.left_free) || self.is_open(key);
         line.new_place(&self.backend.host, left_free)
     }
@@ -527,8 +486,8 @@ pub(super) enum Promotion {
 }
 
 /// Creates the handle of a place in front.
-fn head(lines: &Arc<Lines>, key: &Arc<str>, number: u64) -> QueueHead {
-    QueueHead::new(Arc::clone(lines) as _, key, number)
+fn head(lines: &Arc<Lines>, key: &Arc<str>, Place { number, left_free }: Place) -> QueueHead {
+    QueueHead::new(Arc::clone(lines) as _, key, number, left_free)
 }
 
 /// Joins the line for the key.
@@ -537,22 +496,21 @@ pub(super) fn enter(queues: &Arc<Lines>, key: &Arc<str>, options: &LockOptions, 
     let line = match lines.entry(Arc::clone(key)) {
         Entry::Occupied(line) if !line.get().vacant => line.into_mut(),
         Entry::Occupied(mut line) => {
-            let number = queues.first_place(key, line.get_mut());
+            let place = queues.first_place(key, line.get_mut());
             drop(lines);
-            return Position::InFront(head(queues, key, number));
+            return Position::InFront(head(queues, key, place));
         }
         Entry::Vacant(free) => {
-            let number = queues.first_place(key, free.insert(Line::default()));
+            let place = queues.first_place(key, free.insert(Line::default()));
             drop(lines);
-            return Position::InFront(head(queues, key, number));
+            return Position::InFront(head(queues, key, place));
         }
     };
     let number = line.next;
     line.next += 1;
     let waiter = Arc::new(Waiter {
-        turn: Mutex::new(Turn::NotYet),
-        task: AtomicWaker::new(),
-        sign: SignOfLife::default(),
+        turn: Offer::default(),
+        sign: Sign::default(),
         lease: options.lease,
         lock_delay: options.lock_delay,
         renew: options.renew,
@@ -571,13 +529,13 @@ pub(super) fn enter(queues: &Arc<Lines>, key: &Arc<str>, options: &LockOptions, 
 /// Takes the place in front if it is free.
 pub(super) fn enter_if_free(queues: &Arc<Lines>, key: &Arc<str>) -> Option<QueueHead> {
     let mut lines = queues.lines();
-    let number = match lines.entry(Arc::clone(key)) {
+    let place = match lines.entry(Arc::clone(key)) {
         Entry::Occupied(line) if !line.get().vacant => return None,
         Entry::Occupied(mut line) => queues.first_place(key, line.get_mut()),
         Entry::Vacant(free) => queues.first_place(key, free.insert(Line::default())),
     };
     drop(lines);
-    Some(head(queues, key, number))
+    Some(head(queues, key, place))
 }
 
 impl Lines {
@@ -603,7 +561,7 @@ impl Lines {
 /// Returns the pause for which the previous call in front may have left the lock free for other
 /// clients, or `None` if it did not.
 pub(super) fn left_free(backend: &Backend, head: &QueueHead) -> Option<Duration> {
-    let settings = backend.leave_free.filter(|_| head.number % 2 == 1)?;
+    let settings = backend.leave_free.filter(|_| head.left_free)?;
     Some(settings.pause)
 }
 
@@ -651,10 +609,10 @@ impl LocalQueues for Lines {
         if self.backend.host.is_forked() {
             return;
         }
-        if let Some((next, number)) = self.next_after(key, place) {
+        if let Some((next, place)) = self.next_after(key, place) {
             // If the next call has left meanwhile, its turn is dropped and the call behind it gets
             // the place.
-            next.give(Turn::Front(head(&self, key, number)), &self, key);
+            next.give(Turn::Front(head(&self, key, place)), &self, key);
         }
     }
 
@@ -708,7 +666,7 @@ impl Waiting {
     /// Waits for the front. Cancel safe.
     pub(super) async fn turn(&self) -> Promotion {
         poll_fn(|cx| {
-            self.waiter.task.register(cx.waker());
+            self.waiter.sign.register(cx);
             let came = self.come().or_else(|| self.wake_up());
             came.map_or(Poll::Pending, Poll::Ready)
         })
@@ -729,45 +687,44 @@ impl Waiting {
         if !line.vacant || !is_here {
             return None;
         }
-        let number = self.queues.first_place(&self.key, line);
+        let place = self.queues.first_place(&self.key, line);
         line.waiting.remove(&self.number);
         drop(lines);
-        Some(Promotion::InFront(head(&self.queues, &self.key, number)))
+        Some(Promotion::InFront(head(&self.queues, &self.key, place)))
     }
 
     fn come(&self) -> Option<Promotion> {
-        let mut turn = self.waiter.turn();
-        match std::mem::replace(&mut *turn, Turn::Over) {
-            Turn::Front(place) => Some(Promotion::InFront(place)),
+        if let Some(Turn::Front(place)) = self.waiter.turn.accept_if(|turn| matches!(turn, Turn::Front(_))) {
+            return Some(Promotion::InFront(place));
+        }
+        let handed = self.waiter.turn.look(|turn| match turn {
+            // Given while the turn is locked, which the sweep locks as well.
             Turn::Handed(passed) => {
                 self.waiter.sign.give();
-                let held = Arc::clone(&passed.held);
-                *turn = Turn::Handed(passed);
-                Some(Promotion::Handed(held))
+                Some(Arc::clone(&passed.held))
             }
-            Turn::NotYet => {
-                *turn = Turn::NotYet;
-                None
-            }
-            Turn::Over => None,
-        }
+            Turn::Front(_) => None,
+        });
+        handed.flatten().map(Promotion::Handed)
     }
 
     /// Returns `true` while this lock is on offer. Asking shows that the call is awake.
     fn is_offered(&self, held: &Arc<Hold>) -> bool {
-        let turn = self.waiter.turn();
-        let is_offered = matches!(&*turn, Turn::Handed(passed) if Arc::ptr_eq(&passed.held, held));
-        if is_offered {
-            self.waiter.sign.give();
-        }
-        is_offered
+        let is_offered = self.waiter.turn.look(|turn| {
+            let is_offered = turn.hands(held);
+            if is_offered {
+                self.waiter.sign.give();
+            }
+            is_offered
+        });
+        is_offered == Some(true)
     }
 
     /// Waits until a lock on offer is taken back, which happens if this future is no longer polled.
     /// Cancel safe.
     pub(super) async fn withdrawn(&self, held: &Arc<Hold>) {
         poll_fn(|cx| {
-            self.waiter.task.register(cx.waker());
+            self.waiter.sign.register(cx);
             if self.is_offered(held) {
                 Poll::Pending
             } else {
@@ -780,13 +737,9 @@ impl Waiting {
     /// Takes a lock on offer. Returns `None` if it was taken back and the call stands in line
     /// again.
     pub(super) fn accept(&self, held: &Arc<Hold>) -> Option<Handover> {
-        let mut turn = self.waiter.turn();
-        match std::mem::replace(&mut *turn, Turn::Over) {
-            Turn::Handed(passed) if Arc::ptr_eq(&passed.held, held) => Some(passed),
-            other => {
-                *turn = other;
-                None
-            }
+        match self.waiter.turn.accept_if(|turn| turn.hands(held))? {
+            Turn::Handed(passed) => Some(passed),
+            Turn::Front(_) => None,
         }
     }
 
@@ -812,10 +765,9 @@ impl Drop for Waiting {
             Arc::ptr_eq(at.get(), &self.waiter).then(|| at.remove())
         });
         // A turn that arrived as this call left is in `turn`; dropping it passes it to the next
-        // call. `Over` is set while the lines are locked, so a sweep cannot take the turn back in
-        // between, which would put this call in line again. A turn that arrives later finds `Over`,
-        // and goes to the next call too.
-        let turn = std::mem::replace(&mut *self.waiter.turn(), Turn::Over);
+        // call. Closed while the lines are locked, so a sweep cannot take the turn back in between, which
+        // would put this call in line again. A turn that arrives later goes to the next call too.
+        let turn = self.waiter.turn.close();
         let was_last = lines
             .get(&self.key)
             .is_some_and(|line| line.vacant && line.waiting.is_empty());
@@ -873,7 +825,7 @@ mod tests {
         drop(front);
         let watch = manager.lines.lines().get(&key).and_then(|line| line.watch).unwrap();
         // A sweep asks all calls for a sign, and the first one leaves before the second is polled.
-        assert!(manager.lines.sweep(&key, watch));
+        assert!(manager.lines.sweep(&key, watch, Moment::from_nanos(1)));
         drop(first);
         assert!(second.and_then(|second| second.come()).is_some(), "it counts as asleep");
         Ok(())
@@ -893,8 +845,8 @@ mod tests {
         let next = manager.lines.next_after(&key, place.number);
         // … and is gone before it is told.
         drop(behind);
-        if let Some((next, number)) = next {
-            next.give(Turn::Front(head(&manager.lines, &key, number)), &manager.lines, &key);
+        if let Some((next, place)) = next {
+            next.give(Turn::Front(head(&manager.lines, &key, place)), &manager.lines, &key);
         }
         drop(place);
         assert!(

@@ -6,10 +6,12 @@ mod callers;
 mod coalesce;
 mod local_queue;
 mod multi;
+mod offer;
 mod shared;
 mod unconfirmed;
 
 use std::any::TypeId;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,9 +106,9 @@ async fn acquire_leading(
     options: LockOptions,
     mut leader: Option<Box<Leader>>,
 ) -> Result<(Guard, Option<Box<Leader>>), LockError> {
-    let acquired = acquire(move || Ok((manager, names, options)), |guard| guard);
+    let mut acquired = pin!(acquire(move || Ok((manager, names, options)), |guard| guard));
     let guard = match leader.as_deref().and_then(Leader::caller) {
-        Some(caller) => caller.attend(acquired).await?,
+        Some(caller) => caller.attend(acquired.as_mut()).await?,
         None => acquired.await?,
     };
     if let Some(leader) = &mut leader {
@@ -252,10 +254,21 @@ impl Acquisition {
                 },
             }
         };
-        let mut grant = match self.attempt_now(seen) {
+        // A return of the store during the first attempt counts.
+        let back = self.manager.back.notified();
+        let mut asking = None;
+        let first = match self.attempt_now(seen) {
+            None => {
+                let asking = &*asking.insert(self.asking(place.as_ref()));
+                // Boxed, so that the futures of calls that wait in line have no room for it.
+                Box::pin(self.attempt_first(place.as_ref(), asking, seen)).await
+            }
+            first => first,
+        };
+        let mut grant = match first {
             Some(Ok(Step::Won(grant))) => grant,
-            // Boxed, so that the futures of calls that wait in line have no room for it.
-            first => Box::pin(self.contend(place.as_ref(), first, seen)).await?,
+            // Boxed for the same reason. It is much larger, and rarely needed.
+            first => Box::pin(self.contend(place.as_ref(), asking, first, back, seen)).await?,
         };
         grant.place = place;
         Ok(grant)
@@ -389,7 +402,7 @@ impl Acquisition {
                 reached = held.reach_replicas(wanted) => reached,
             }
         };
-        let reached = asking.caller.attend(reached).await;
+        let reached = asking.caller.attend(pin!(reached)).await;
         match asking.caller.claim_kept() {
             Some(guard) => guard.if_reached(reached).await,
             None => Err(reached.err().unwrap_or_else(|| held.replicas_are_late())),

@@ -96,7 +96,7 @@ impl Acquisition {
                     };
                     let asking = self.asking(None);
                     let queuing = self.queue_for(key, false, None, Some(&asking.caller), seen);
-                    let queuing = part.attend(asking.caller.attend(queuing)).await;
+                    let queuing = part.attend(asking.caller.attend(pin!(queuing))).await;
                     match queuing.map_err(failed)? {
                         Queuing::Granted { pending, .. } => {
                             part.handed = Some(Kept { pending, asking });
@@ -123,7 +123,7 @@ impl Acquisition {
         keep: bool,
         seen: &mut Progress,
     ) -> Result<Asked, StoreError> {
-        if !self.has_room(seen).await? {
+        if !self.is_ready(seen).await? {
             return Ok(Asked::Pause);
         }
         seen.attempts += 1;
@@ -155,8 +155,8 @@ impl Acquisition {
                 receipt: pending.receipt(),
             };
             let asked = self.manager.store.acquire_all(&request);
-            let answer = self.manager.host.timeout(self.timer, self.budget(sent), asked);
-            asking.caller.attend(answer).await
+            let answer = self.manager.timeout(self.timer, self.budget(sent), asked);
+            asking.caller.attend(pin!(answer)).await
         };
         if let Some(Ok(_)) = answer {
             self.note_round_trip(sent);

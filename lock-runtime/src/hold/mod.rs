@@ -406,7 +406,7 @@ impl Hold {
         (keep >= Duration::from_millis(1)).then_some(keep)
     }
 
-    fn release_request<'a>(&'a self, key: &'a str, receipt: &'a Receipt) -> ReleaseRequest<'a> {
+    fn release_request<'a>(&'a self, key: &'a Arc<str>, receipt: &'a Receipt) -> ReleaseRequest<'a> {
         ReleaseRequest {
             key,
             value: &self.value,

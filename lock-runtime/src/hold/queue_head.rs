@@ -32,6 +32,8 @@ pub(crate) struct QueueHead {
     queues: Arc<dyn LocalQueues>,
     pub(crate) key: Arc<str>,
     pub(crate) number: u64,
+    /// `true` if the call in front before may have left the lock to other clients for a while.
+    pub(crate) left_free: bool,
 }
 
 impl fmt::Debug for QueueHead {
@@ -41,11 +43,12 @@ impl fmt::Debug for QueueHead {
 }
 
 impl QueueHead {
-    pub(crate) fn new(queues: Arc<dyn LocalQueues>, key: &Arc<str>, number: u64) -> Self {
+    pub(crate) fn new(queues: Arc<dyn LocalQueues>, key: &Arc<str>, number: u64, left_free: bool) -> Self {
         Self {
             queues,
             key: Arc::clone(key),
             number,
+            left_free,
         }
     }
 

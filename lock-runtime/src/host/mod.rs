@@ -14,6 +14,7 @@ mod blocking;
 pub mod clock;
 mod identity;
 mod lock_thread;
+mod time_outs;
 mod tokens;
 #[cfg(lock_simulation)]
 pub mod world;
@@ -39,6 +40,7 @@ use tokio::task::JoinHandle;
 pub use self::backoff::Backoff;
 pub(crate) use self::blocking::block_on;
 pub(crate) use self::clock::{BootClock, Clock, Moment, TokioClock};
+pub(crate) use self::time_outs::{TimeOut, TimeOuts};
 use crate::host::clock::tokio_clock_is_paused;
 use crate::host::lock_thread::LockThread;
 
@@ -248,21 +250,35 @@ impl Host {
 
     /// Returns the output of `future`, or `None` once `span` has passed.
     pub(crate) async fn timeout<F: Future>(&self, timer: Timer, span: Duration, future: F) -> Option<F::Output> {
-        let mut future = pin!(future);
-        tokio::select! {
-            biased;
-            output = future.as_mut() => return Some(output),
-            () = self.sleep(timer, span) => {}
-        }
-        // If the caller's runtime was blocked, the answer may have arrived without being read yet.
-        for _ in 0..3 {
-            tokio::task::yield_now().await;
-            if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
-                return Some(output);
-            }
-        }
-        None
+        before(self.sleep(timer, span), future).await
     }
+
+    /// Returns `true` if only tokio's timers know the time.
+    pub(crate) fn is_simulated(&self) -> bool {
+        #[cfg(lock_simulation)]
+        if self.0.world.is_some() {
+            return true;
+        }
+        false
+    }
+}
+
+/// Returns the output of `future`, or `None` once `end` has completed.
+pub(crate) async fn before<F: Future>(end: impl Future<Output = ()>, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    tokio::select! {
+        biased;
+        output = future.as_mut() => return Some(output),
+        () = end => {}
+    }
+    // If the caller's runtime was blocked, the answer may have arrived without being read yet.
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+        if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
+            return Some(output);
+        }
+    }
+    None
 }
 
 /// Chance.

@@ -180,15 +180,17 @@ impl BackgroundRelease {
             let mut back = pin!(access.back.notified());
             // Listens before the try, so that a store that returns during the try ends the pause.
             back.as_mut().enable();
-            let told = if tries == 0 && self.unanswered_on.is_none() {
+            let attempt = if tries == 0 && self.unanswered_on.is_none() {
                 self.try_in_a_hurry(timer).await
             } else {
                 self.try_once(timer, tries).await
             };
-            let until = match told {
-                Told::Done => return,
-                Told::Refused { for_good: true } => self.held_until,
-                Told::TooEarly | Told::Refused { for_good: false } | Told::Nothing => self.until,
+            let until = match attempt {
+                ReleaseAttempt::Done => return,
+                ReleaseAttempt::Refused { for_good: true } => self.held_until,
+                ReleaseAttempt::MayLandLater
+                | ReleaseAttempt::Refused { for_good: false }
+                | ReleaseAttempt::NoAnswer => self.until,
             };
             let now = access.clock.now();
             if now >= until {
@@ -201,40 +203,45 @@ impl BackgroundRelease {
             tokio::select! {
                 () = host.sleep(timer, pause.mul_f64(0.5 + host.fraction() / 2.0)) => {}
                 // The return of some connection tells nothing new about a store that has answered.
-                () = back, if told == Told::Nothing => {}
+                () = back, if attempt == ReleaseAttempt::NoAnswer => {}
             }
-            let is_seldom = told == Told::Refused { for_good: true } || access.clock.now().since(began) >= SELDOM_AFTER;
+            let is_seldom = attempt == ReleaseAttempt::Refused { for_good: true }
+                || access.clock.now().since(began) >= SELDOM_AFTER;
             pause = (pause * 2).min(if is_seldom { SELDOM } else { LONGEST_RETRY });
         }
     }
 
     /// Tries, and soon afterwards on another connection as well.
-    async fn try_in_a_hurry(&self, timer: Timer) -> Told {
+    async fn try_in_a_hurry(&self, timer: Timer) -> ReleaseAttempt {
         let first_try = FIRST_TRY.max(self.access.usual_round_trip() * 2);
         let mut first = pin!(self.try_once(timer, 0));
-        if let Some(told) = self.access.host.timeout(timer, first_try, first.as_mut()).await {
-            return told;
+        if let Some(attempt) = self.access.host.timeout(timer, first_try, first.as_mut()).await {
+            return attempt;
         }
         let mut second = pin!(self.try_once(timer, 1));
-        let (told, other) = tokio::select! {
-            told = first.as_mut() => (told, second),
-            told = second.as_mut() => (told, first),
+        let (attempt, other) = tokio::select! {
+            attempt = first.as_mut() => (attempt, second),
+            attempt = second.as_mut() => (attempt, first),
         };
-        if told == Told::Done { told } else { other.await }
+        if attempt == ReleaseAttempt::Done {
+            attempt
+        } else {
+            other.await
+        }
     }
 
-    async fn try_once(&self, timer: Timer, tries: u32) -> Told {
+    async fn try_once(&self, timer: Timer, tries: u32) -> ReleaseAttempt {
         let receipt = Receipt::default();
         let asked = self.access.clock.now();
         let answer = self.access.release(timer, &self.request(tries, &receipt)).await;
         match answer {
             // The acquire had arrived, and it arrives only once.
-            Ok(Ownership::Owned) => Told::Done,
+            Ok(Ownership::Owned) => ReleaseAttempt::Done,
             // On the acquiring connection a release cannot overtake the acquire; on another one it
             // can.
-            Ok(_) if self.unanswered_on.is_none() || receipt.connection() == self.unanswered_on => Told::Done,
-            Ok(_) if asked >= self.arrived_by => Told::Done,
-            Ok(_) => Told::TooEarly,
+            Ok(_) if self.unanswered_on.is_none() || receipt.connection() == self.unanswered_on => ReleaseAttempt::Done,
+            Ok(_) if asked >= self.arrived_by => ReleaseAttempt::Done,
+            Ok(_) => ReleaseAttempt::MayLandLater,
             Err(error) => {
                 // Once for each connection that is tried.
                 if tries < 2 {
@@ -242,28 +249,28 @@ impl BackgroundRelease {
                 }
                 let was_answered = receipt.connection().is_some() && error.effect() == Effect::None;
                 if error.is_permanent() || was_answered {
-                    Told::Refused {
+                    ReleaseAttempt::Refused {
                         for_good: error.is_permanent(),
                     }
                 } else {
-                    Told::Nothing
+                    ReleaseAttempt::NoAnswer
                 }
             }
         }
     }
 }
 
-/// What a try to release has told.
+/// The outcome of a try to release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum ReleaseAttempt {
     /// The store has nothing to release, and will have nothing.
     Done,
     /// The store has nothing to release, and the acquire may arrive after this answer.
-    TooEarly,
+    MayLandLater,
     /// The store refuses.
     Refused { for_good: bool },
     /// There was no answer.
-    Nothing,
+    NoAnswer,
 }
 
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -1,13 +1,15 @@
 //! A store, with what its user has learnt of its answers.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::host::{Clock, Host, Moment, Timer, TokioClock};
-use crate::store::{Limited, LockStore, Ownership, ReleaseRequest, StoreError, within};
+use crate::host::{self, Clock, Host, Moment, Sleep, TimeOut, TimeOuts, Timer, TokioClock};
+use crate::store::{self, Limited, LockStore, Ownership, ReleaseRequest, StoreError};
 
 /// The number of response time-outs for which a release waits for earlier ones.
 const PATIENCE: u32 = 10;
@@ -21,6 +23,7 @@ pub(crate) struct Access {
     /// `true` if waits follow the clock of the caller's runtime while that clock is paused.
     pub(crate) follows_paused_clocks: bool,
     pub(crate) response_timeout: Duration,
+    time_outs: Arc<TimeOuts>,
     trip: Trip,
     /// Notified when the store answers again.
     pub(crate) back: Notify,
@@ -43,6 +46,7 @@ impl Access {
             }
         });
         Self {
+            time_outs: TimeOuts::new(&host, response_timeout),
             host,
             store,
             clock,
@@ -76,18 +80,48 @@ impl Access {
         self.trip.note(took);
     }
 
-    /// Waits for room, sends one release, and waits for the answer until the response time-out.
+    /// Waits until the store takes it, sends one release, and waits for the answer until the response time-out.
     pub(crate) async fn release(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
         let patience = self.response_timeout.saturating_mul(PATIENCE);
-        // The room is that of this thread's connection.
+        // The one asked is that of this thread's connection.
         if !request.elsewhere
-            && let Some(room) = self.store.room(Limited::Releases, request.key, patience)
+            && let Some(ready) = self.store.ready(Limited::Releases, request.key, patience)
         {
             // If no room comes in time, the release is sent nevertheless.
-            drop(room.await);
+            drop(ready.await);
         }
         let answer = self.store.release(request);
-        within(&self.host, timer, self.response_timeout, answer).await
+        let answer = self.timeout(timer, self.response_timeout, answer).await;
+        answer.unwrap_or_else(store::no_answer)
+    }
+
+    /// Returns the output of `future`, or `None` once `span` has passed.
+    pub(crate) async fn timeout<F: Future>(&self, timer: Timer, span: Duration, future: F) -> Option<F::Output> {
+        let is_usual = timer == Timer::LockThread && span == self.response_timeout && !self.host.is_simulated();
+        let end = if is_usual {
+            End::InRow(self.time_outs.begin())
+        } else {
+            // Boxed, since it is larger, and less frequent.
+            End::Alone(Box::pin(self.host.sleep(timer, span)))
+        };
+        host::before(end, future).await
+    }
+}
+
+/// The end of a time-out.
+enum End {
+    InRow(TimeOut),
+    Alone(Pin<Box<Sleep>>),
+}
+
+impl Future for End {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut *self {
+            Self::InRow(time_out) => Pin::new(time_out).poll(cx),
+            Self::Alone(sleep) => sleep.as_mut().poll(cx),
+        }
     }
 }
 

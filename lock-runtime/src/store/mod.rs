@@ -51,7 +51,11 @@ pub(crate) async fn within<T>(
     question: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let answer = host.timeout(timer, limit, question).await;
-    answer.unwrap_or_else(|| Err(StoreError::unknown("no answer within the response time-out")))
+    answer.unwrap_or_else(no_answer)
+}
+
+fn no_answer<T>() -> Result<T, StoreError> {
+    Err(StoreError::unknown("no answer within the response time-out"))
 }
 
 /// A backend that stores locks.
@@ -242,7 +246,7 @@ pub trait LockStore: Debug + Send + Sync + 'static {
     /// Bounds the number of requests under way. The time spent here is part of a call's `wait`, and
     /// not of the response time-out. The future reserves nothing: a call that is no longer polled
     /// takes no other call's place.
-    fn room(&self, what: Limited, key: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
+    fn ready(&self, what: Limited, key: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
         let _ = (what, key, most);
         None
     }
@@ -351,7 +355,7 @@ pub trait LockStore: Debug + Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane(pub u32);
 
-/// The kinds of requests that [`LockStore::room`] limits.
+/// The kinds of requests that [`LockStore::ready`] limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limited {
     /// Requests that take a lock, or a place in the queue.
@@ -606,7 +610,7 @@ pub struct RenewRequest {
 #[derive(Debug)]
 pub struct ReleaseRequest<'a> {
     /// The whole key.
-    pub key: &'a str,
+    pub key: &'a Arc<str>,
     /// The holder's value. It is not used again afterwards: a store that moves to another server
     /// repeats releases there, at any time.
     pub value: &'a HolderValue,
@@ -629,7 +633,7 @@ pub struct ReleaseRequest<'a> {
 
 impl<'a> ReleaseRequest<'a> {
     /// Creates a request for a lock that was granted, whose call did not stand in a queue.
-    pub(crate) fn plain(key: &'a str, value: &'a HolderValue, receipt: &'a Receipt) -> Self {
+    pub(crate) fn plain(key: &'a Arc<str>, value: &'a HolderValue, receipt: &'a Receipt) -> Self {
         Self {
             key,
             value,

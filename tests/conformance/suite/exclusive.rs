@@ -390,7 +390,7 @@ pub(crate) async fn a_receipt_names_the_connection(place: &impl Place) {
     assert!(taken.connection().is_some());
     let acquired_on = taken.connection();
     let request = ReleaseRequest {
-        key: KEY,
+        key: &KEY.into(),
         value,
         keep: None,
         unanswered_on: acquired_on,

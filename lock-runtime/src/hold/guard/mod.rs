@@ -297,7 +297,7 @@ enum Released {
 type Releasing = Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>;
 
 /// Releases one key in the store.
-async fn give_back(held: &Hold, key: &str, place: Option<QueueHead>) -> Result<Ownership, StoreError> {
+async fn give_back(held: &Hold, key: &Arc<str>, place: Option<QueueHead>) -> Result<Ownership, StoreError> {
     let receipt = Receipt::default();
     let request = held.release_request(key, &receipt);
     let mut answer = pin!(held.manager.release(held.watchdog.timer(), &request));

@@ -127,7 +127,7 @@ impl Tables {
                     slot.kept = true;
                     return (Ownership::Owned, None);
                 }
-                self.slots.remove(request.key);
+                self.slots.remove(&**request.key);
                 (Ownership::Owned, self.hand_over(request.key, now))
             }
             Err(verdict) => (verdict, None),

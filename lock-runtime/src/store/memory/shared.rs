@@ -295,7 +295,7 @@ impl Tables {
                 verdict = Ownership::Owned;
             }
             if holders.expires.is_empty() {
-                self.shared.remove(request.key);
+                self.shared.remove(&**request.key);
             }
         }
         (verdict, self.serve(request.key, now))

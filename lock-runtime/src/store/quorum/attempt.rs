@@ -253,8 +253,8 @@ impl Quorum {
         Box::pin(async move {
             let store = &master.access.store;
             let first = keys.first().map_or("", |key| &**key);
-            if let Some(room) = store.room(Limited::Acquires, first, Duration::MAX)
-                && let Err(error) = room.await
+            if let Some(ready) = store.ready(Limited::Acquires, first, Duration::MAX)
+                && let Err(error) = ready.await
             {
                 return Answer::Failed(error);
             }

@@ -359,7 +359,7 @@ impl Quorum {
                 continue;
             }
             let late = ballot.as_ref().and_then(|ballot| ballot.late(at));
-            let key: Arc<str> = request.key.into();
+            let key = Arc::clone(request.key);
             let value = match &ballot {
                 Some(ballot) => ballot.value_at(at),
                 None => request.value.clone(),
@@ -390,7 +390,7 @@ impl Quorum {
         }
         let mut releases = Releases {
             quorum: Arc::clone(self),
-            ballot: ended.map(|ballot| (Arc::clone(ballot), request.key.into())),
+            ballot: ended.map(|ballot| (Arc::clone(ballot), Arc::clone(request.key))),
             stood_at,
             queued: request.queued,
             at_its_place: None,

@@ -1,8 +1,11 @@
 //! The names of keys and channels on the server, other than the keys of the locks themselves.
 
 use std::borrow::Cow;
+use std::io::Write;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
+
+use redis::{RedisWrite, ToRedisArgs};
 
 use super::cluster::slot::{SLOTS, slot_of, tag_in, tag_of};
 use super::reply::millis;
@@ -58,6 +61,28 @@ pub(super) fn drawing<'a>(takes_token: bool, keys: &'a [&'a str]) -> &'a [&'a st
     match keys.split_last() {
         Some((_, others)) if !takes_token => others,
         _ => keys,
+    }
+}
+
+/// The name of a key that belongs to a lock, in parts. As an argument of a command it is written there without
+/// a copy of its own.
+#[derive(Clone, Copy)]
+pub(in crate::store::redis) struct Beside<'a>([&'a str; 6]);
+
+impl Beside<'_> {
+    fn whole(self) -> String {
+        // `concat` allocates once, which `format!` does not.
+        self.0.concat()
+    }
+}
+
+impl ToRedisArgs for Beside<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let mut arg = out.writer_for_next_arg();
+        for part in self.0 {
+            // Fails only if the command, which lies in memory, cannot be written to.
+            let _ = arg.write_all(part.as_bytes());
+        }
     }
 }
 
@@ -139,7 +164,12 @@ impl Keyspace {
 
     /// Returns the key of the queue for a value: the shared modes have a queue of their own.
     pub(super) fn queue_for(&self, key: &str, value: &HolderValue) -> String {
-        self.beside(if value.is_shared() { "shared" } else { "queue" }, key)
+        self.queue_in(key, value.is_shared()).whole()
+    }
+
+    /// Returns the key of the queue for a value in a shared mode, or in the exclusive one.
+    pub(in crate::store::redis) fn queue_in<'a>(&'a self, key: &'a str, is_shared: bool) -> Beside<'a> {
+        self.name_beside(if is_shared { "shared" } else { "queue" }, key)
     }
 
     /// Returns a waiter's member in the queue.
@@ -171,15 +201,18 @@ impl Keyspace {
     }
 
     /// Returns the name of a key that belongs to a lock, and is in the same slot of a cluster.
-    pub(super) fn beside(&self, what: &str, lock: &str) -> String {
+    pub(super) fn beside(&self, what: &'static str, lock: &str) -> String {
+        self.name_beside(what, lock).whole()
+    }
+
+    fn name_beside<'a>(&'a self, what: &'static str, lock: &'a str) -> Beside<'a> {
         let prefix = self.prefix.as_str();
-        // `concat` allocates once, which `format!` does not.
-        if lock.contains('}') {
+        Beside(if lock.contains('}') {
             let name = lock.strip_prefix(prefix).unwrap_or(lock);
-            [prefix, RESERVED, what, "@", name].concat()
+            [prefix, RESERVED, what, "@", name, ""]
         } else {
-            [prefix, RESERVED, what, ":{", lock, "}"].concat()
-        }
+            [prefix, RESERVED, what, ":{", lock, "}"]
+        })
     }
 
     pub(super) fn channel(&self) -> String {

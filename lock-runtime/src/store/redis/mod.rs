@@ -35,7 +35,7 @@ pub use cluster::ClusterStore;
 pub(crate) use cluster::ClusterUrl;
 use connection::dial::Dial;
 use connection::mark;
-use connection::{Board, ConnectionSlot, Mark, Place, Purpose, RuntimeConnections, Server, Whereabouts};
+use connection::{Board, ConnectionSlot, CurrentMaster, Mark, Place, Purpose, RuntimeConnections, Server};
 use keyspace::Keyspace;
 #[cfg(feature = "legacy-setnx")]
 pub use legacy::LegacySetnxStore;
@@ -117,15 +117,15 @@ impl RedisStore {
         if SentinelUrl::is_one(url) {
             let url = SentinelUrl::parse(url).map_err(StoreError::permanent)?;
             let dial = dial(host, url.server(), settings).map_err(StoreError::permanent)?;
-            let whereabouts = Arc::new(Whereabouts::new());
+            let current_master = Arc::new(CurrentMaster::new());
             let address = url.to_string();
             let database = url.server().redis_settings().db();
             let health = Arc::new(Board::new(host, &address, time_outs.response));
             let board = Arc::clone(&health);
             let of_sentinels = dial.clone().with(settings.credentials.clone(), ServerRole::Sentinel);
-            let sentinels = Sentinels::follow(host, url, of_sentinels, time_outs, Arc::clone(&whereabouts), board);
+            let sentinels = Sentinels::follow(host, url, of_sentinels, time_outs, Arc::clone(&current_master), board);
             let sentinels = sentinels.map_err(StoreError::permanent)?;
-            let place = Place::Followed(Arc::clone(&whereabouts));
+            let place = Place::Followed(Arc::clone(&current_master));
             let server = Server {
                 dial: dial.with(settings.credentials.clone(), ServerRole::Master),
                 place,
@@ -134,7 +134,7 @@ impl RedisStore {
                 mark,
             };
             let mut store = Self::at(host, server, prefix, format!("{address}/{database}"));
-            whereabouts.when_moved(store.commands.end_former());
+            current_master.when_moved(store.commands.end_former());
             store.sentinels = Some(sentinels);
             return Ok(store);
         }
@@ -299,8 +299,8 @@ impl LockStore for RedisStore {
         self.send_release(request, report)
     }
 
-    fn room(&self, what: Limited, _: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
-        self.commands.here().room(what, most)
+    fn ready(&self, what: Limited, _: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
+        self.commands.here().ready(what, most)
     }
 
     fn connect(&self) -> StoreFuture<'_, ()> {

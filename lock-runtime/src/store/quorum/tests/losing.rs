@@ -357,7 +357,7 @@ async fn a_place_that_is_released_while_its_master_is_silent_is_given_up_there()
     assert_eq!(masters.servers[0].held("k").1, 1);
     masters.servers[0].set_silent(true);
     let release = ReleaseRequest {
-        key: "k",
+        key: &"k".into(),
         value: &value,
         keep: None,
         unanswered_on: None,

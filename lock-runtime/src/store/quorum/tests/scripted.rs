@@ -188,7 +188,7 @@ impl Server {
     /// Releases the key for that holder.
     pub(super) fn remove(&self, key: &str, value: &str) {
         let request = ReleaseRequest {
-            key,
+            key: &key.into(),
             value: &HolderValue::of(value),
             keep: None,
             unanswered_on: None,
@@ -441,7 +441,7 @@ impl LockStore for Link {
     }
 
     fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
-        let (key, value) = (request.key.to_owned(), request.value.clone());
+        let (key, value) = (Arc::clone(request.key), request.value.clone());
         let (keep, queued) = (request.keep, request.queued);
         Box::pin(self.ask(
             Op::Release,

@@ -553,8 +553,8 @@ impl LockStore for ClusterStore {
         Box::pin(self.fence_slots(keys, value))
     }
 
-    fn room(&self, what: Limited, key: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
-        self.nodes.owner(slot_of(key))?.store.commands.here().room(what, most)
+    fn ready(&self, what: Limited, key: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
+        self.nodes.owner(slot_of(key))?.store.commands.here().ready(what, most)
     }
 
     fn connect(&self) -> StoreFuture<'_, ()> {

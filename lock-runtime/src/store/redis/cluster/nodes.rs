@@ -30,7 +30,7 @@ pub(super) struct Nodes {
     pub(super) common: Common,
     table: RwLock<Table>,
     losses: Mutex<Vec<LossReceiver>>,
-    news: watch::Sender<News>,
+    state: watch::Sender<State>,
     /// The number of the latest question where the slots are.
     asked: watch::Sender<u64>,
     /// Repeats what a node was told that the next one may not know.
@@ -70,7 +70,7 @@ impl Owner {
 }
 
 /// What is known about the slots as a whole.
-enum News {
+enum State {
     Unasked,
     /// With the number of the question that was answered with this reason.
     Missing(StoreError, u64),
@@ -127,7 +127,7 @@ impl Nodes {
                 older: None,
             }),
             losses: Mutex::default(),
-            news: watch::Sender::new(News::Unasked),
+            state: watch::Sender::new(State::Unasked),
             asked: watch::Sender::new(0),
             repeat: OnceLock::new(),
             former: Mutex::default(),
@@ -196,26 +196,26 @@ impl Nodes {
     ///
     /// Cancel safe.
     pub(super) async fn known(&self) -> Result<(), StoreError> {
-        let mut news = self.news.subscribe();
+        let mut state = self.state.subscribe();
         let mut question = None;
         loop {
-            match &*news.borrow_and_update() {
-                News::Known => return Ok(()),
+            match &*state.borrow_and_update() {
+                State::Known => return Ok(()),
                 // A reason from before the question may be long past.
-                News::Missing(error, asked) if question.is_some_and(|question| *asked >= question) => {
+                State::Missing(error, asked) if question.is_some_and(|question| *asked >= question) => {
                     return Err(error.clone());
                 }
-                News::Missing(..) | News::Unasked => {}
+                State::Missing(..) | State::Unasked => {}
             }
             question = question.or_else(|| Some(self.is_in_doubt()));
-            if news.changed().await.is_err() {
+            if state.changed().await.is_err() {
                 return Err(StoreError::transient("the store has ended"));
             }
         }
     }
 
     pub(super) fn is_known(&self) -> bool {
-        matches!(&*self.news.borrow(), News::Known)
+        matches!(&*self.state.borrow(), State::Known)
     }
 
     /// Has the cluster asked where the slots are. Returns the number of the question.
@@ -386,7 +386,7 @@ impl Nodes {
             let is_placeholder = |server: &ServerHealth| server.role == ServerRole::Cluster;
             let health = &self.common.health;
             health.send_modify(|servers| servers.retain(|server| !is_placeholder(server)));
-            self.news.send_replace(News::Known);
+            self.state.send_replace(State::Known);
         }
     }
 
@@ -422,10 +422,10 @@ impl Nodes {
     /// Records why it is not known where the slots are, and the number of the question that was answered
     /// with it. What was known before stays.
     pub(super) fn is_missing(&self, reason: &StoreError, question: u64) {
-        let is_news = self.news.send_if_modified(|news| {
-            let is_missing = !matches!(news, News::Known);
+        let is_news = self.state.send_if_modified(|state| {
+            let is_missing = !matches!(state, State::Known);
             if is_missing {
-                *news = News::Missing(reason.clone(), question);
+                *state = State::Missing(reason.clone(), question);
             }
             is_missing
         });

@@ -6,19 +6,20 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::host::{Host, Sleep, Timer};
-use crate::store::redis::keyspace::Keyspace;
+use crate::store::redis::keyspace::{Beside, Keyspace};
 use crate::store::redis::reply::millis;
 use crate::store::redis::scripts::release_of;
 use crate::store::{HolderValue, LeaveFree, Limited};
@@ -56,7 +57,7 @@ struct Op {
 /// A reply, and the place that its command occupies until the reply is given.
 struct Counted {
     reply: Reply,
-    _place: InRoom,
+    _place: InFlight,
 }
 
 impl Counted {
@@ -68,18 +69,43 @@ impl Counted {
 pub(in crate::store::redis) enum What {
     /// A command, and the hash of the lock it is about, or `None` if there are many.
     Command(Cmd, Option<u64>),
-    /// A command that takes the lock with this hash, and behind which the server's mark is read.
-    Marked(Cmd, u64),
+    Take(Take),
+    /// The same, behind which the server's mark is read.
+    Marked(Take),
     Release(Release),
+}
+
+/// The plain request for a lock. Its `GET` returns the holder, and refuses a key of another type.
+pub(in crate::store::redis) struct Take {
+    lock: Arc<str>,
+    value: Arc<str>,
+    /// In ms.
+    ttl: u64,
+}
+
+impl Take {
+    pub(in crate::store::redis) fn new(lock: &Arc<str>, value: &HolderValue, ttl: u64) -> Self {
+        Self {
+            lock: Arc::clone(lock),
+            value: Arc::clone(value.text()),
+            ttl,
+        }
+    }
+
+    pub(super) fn command(&self) -> Cmd {
+        let mut set = Cmd::with_capacity(7, self.lock.len() + self.value.len() + 32);
+        set.arg("SET").arg(&*self.lock).arg(&*self.value);
+        set.arg("NX").arg("GET").arg("PX").arg(self.ttl);
+        set
+    }
 }
 
 /// The release of a lock.
 #[derive(Clone)]
 pub(in crate::store::redis) struct Release {
-    pub(in crate::store::redis) lock: String,
-    pub(in crate::store::redis) queue: String,
+    pub(in crate::store::redis) lock: Arc<str>,
     /// The holder's value; empty to take a call out of the queue only.
-    pub(in crate::store::redis) value: String,
+    pub(in crate::store::redis) value: Arc<str>,
     /// `true` if the value's mode is any but exclusive.
     pub(in crate::store::redis) is_shared: bool,
     /// The time for which to keep the key, in ms, or 0 to delete it.
@@ -92,11 +118,10 @@ pub(in crate::store::redis) struct Release {
 
 impl Release {
     /// Returns the release of what `value` holds, at once and whole.
-    pub(in crate::store::redis) fn of(lock: &str, value: &HolderValue, names: &Keyspace) -> Self {
+    pub(in crate::store::redis) fn of(lock: &Arc<str>, value: &HolderValue) -> Self {
         Self {
-            lock: lock.to_owned(),
-            queue: names.queue_for(lock, value),
-            value: value.as_str().to_owned(),
+            lock: Arc::clone(lock),
+            value: Arc::clone(value.text()),
             is_shared: value.is_shared(),
             keep: 0,
             member: String::new(),
@@ -107,6 +132,11 @@ impl Release {
     /// Returns `true` for the release of an exclusive lock at once, in whatever state its queue is.
     fn is_plain(&self) -> bool {
         !self.is_shared && self.keep == 0 && self.member.is_empty() && self.leave_free.is_none()
+    }
+
+    /// Returns the key of the queue of the lock.
+    pub(in crate::store::redis) fn queue<'a>(&'a self, names: &'a Keyspace) -> Beside<'a> {
+        names.queue_in(&self.lock, self.is_shared)
     }
 
     /// Returns `true` if this only takes a call out of a queue, and holds nothing.
@@ -168,12 +198,12 @@ struct Load {
     /// The number of commands whose answers are awaited, on this connection or on all that the cores
     /// are busy with.
     waited_for: Arc<AtomicUsize>,
-    acquires: Arc<Room>,
-    releases: Arc<Room>,
+    acquires: Arc<Capacity>,
+    releases: Arc<Capacity>,
 }
 
 impl Load {
-    fn room(&self, kind: Limited) -> &Arc<Room> {
+    fn capacity(&self, kind: Limited) -> &Arc<Capacity> {
         match kind {
             Limited::Acquires => &self.acquires,
             Limited::Releases => &self.releases,
@@ -185,8 +215,8 @@ impl Load {
 ///
 /// A command counts from the moment it is put into the batcher until its answer arrives. A waiting
 /// caller reserves nothing, since it may never be polled again: it checks again when it is woken
-/// for room. If it does not, the batcher wakes the next callers.
-struct Room {
+/// for capacity. If it does not, the batcher wakes the next callers.
+struct Capacity {
     host: Host,
     most: usize,
     taken: AtomicUsize,
@@ -202,7 +232,7 @@ struct Waiters {
     tasks: BTreeMap<u64, Waker>,
 }
 
-impl Room {
+impl Capacity {
     fn new(host: &Host, most: usize) -> Arc<Self> {
         Arc::new(Self {
             host: host.clone(),
@@ -221,9 +251,9 @@ impl Room {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(self: &Arc<Self>) -> InRoom {
+    fn enter(self: &Arc<Self>) -> InFlight {
         self.taken.fetch_add(1, Ordering::SeqCst);
-        InRoom(Arc::clone(self))
+        InFlight(Arc::clone(self))
     }
 
     fn is_waited_for(&self) -> bool {
@@ -249,24 +279,24 @@ impl Room {
 }
 
 /// A command in flight.
-struct InRoom(Arc<Room>);
+struct InFlight(Arc<Capacity>);
 
-impl Drop for InRoom {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Ordering::SeqCst);
         self.0.tell(1);
     }
 }
 
-/// A caller that waits for room.
+/// A caller that waits for capacity.
 struct Waiter<'a> {
-    room: &'a Room,
+    capacity: &'a Capacity,
     number: Option<u64>,
 }
 
 impl Waiter<'_> {
     fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
-        let mut waiters = self.room.waiters();
+        let mut waiters = self.capacity.waiters();
         let Waiters { next, tasks } = &mut *waiters;
         let number = *self.number.get_or_insert_with(|| {
             *next += 1;
@@ -275,12 +305,12 @@ impl Waiter<'_> {
         // Counted first: a place that is freed meanwhile is either seen below, or announced by
         // `tell`.
         let former = tasks.insert(number, cx.waker().clone());
-        self.room.waiting.store(tasks.len(), Ordering::SeqCst);
-        // The waiters in front come first, until they have been woken for room.
-        let free = self.room.free();
+        self.capacity.waiting.store(tasks.len(), Ordering::SeqCst);
+        // The waiters in front come first, until they have been woken for capacity.
+        let free = self.capacity.free();
         let is_full = tasks.range(..number).take(free).count() == free;
         let own = if is_full { None } else { tasks.remove(&number) };
-        self.room.waiting.store(tasks.len(), Ordering::SeqCst);
+        self.capacity.waiting.store(tasks.len(), Ordering::SeqCst);
         drop(waiters);
         // Dropped after the unlock: dropping a waker may drop a task that waits here.
         drop((former, own));
@@ -291,12 +321,12 @@ impl Waiter<'_> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         // In a forked child, a thread of the parent may still hold this mutex.
-        let Some(number) = self.number.filter(|_| !self.room.host.is_forked()) else {
+        let Some(number) = self.number.filter(|_| !self.capacity.host.is_forked()) else {
             return;
         };
-        let mut waiters = self.room.waiters();
+        let mut waiters = self.capacity.waiters();
         let own = waiters.tasks.remove(&number);
-        self.room.waiting.store(waiters.tasks.len(), Ordering::SeqCst);
+        self.capacity.waiting.store(waiters.tasks.len(), Ordering::SeqCst);
         drop(waiters);
         drop(own);
     }
@@ -321,21 +351,21 @@ impl Sender {
         self.load.queued.fetch_add(1, Ordering::AcqRel);
         let reply = Counted {
             reply,
-            _place: self.load.room(kind).enter(),
+            _place: self.load.capacity(kind).enter(),
         };
         drop(self.ops.send(Op { what, reply }));
     }
 
     /// Returns `true` if there is room for another command of this kind.
-    pub(super) fn has_room(&self, kind: Limited) -> bool {
-        let room = self.load.room(kind);
-        room.free() > room.waiting.load(Ordering::SeqCst)
+    pub(super) fn is_ready(&self, kind: Limited) -> bool {
+        let capacity = self.load.capacity(kind);
+        capacity.free() > capacity.waiting.load(Ordering::SeqCst)
     }
 
     /// Waits until there is room for another command of this kind. Reserves nothing. Cancel safe.
-    pub(in crate::store::redis) async fn room(&self, kind: Limited) {
+    pub(in crate::store::redis) async fn ready(&self, kind: Limited) {
         let mut waiter = Waiter {
-            room: self.load.room(kind),
+            capacity: self.load.capacity(kind),
             number: None,
         };
         poll_fn(|cx| waiter.poll(cx)).await;
@@ -364,8 +394,8 @@ pub(in crate::store::redis) fn start(
     let load = Arc::new(Load {
         queued: AtomicUsize::new(0),
         waited_for,
-        acquires: Room::new(host, ACQUIRES),
-        releases: Room::new(host, RELEASES),
+        acquires: Capacity::new(host, ACQUIRES),
+        releases: Capacity::new(host, RELEASES),
     });
     let batcher = Batcher {
         host: host.clone(),
@@ -391,7 +421,7 @@ struct Batcher {
     load: Arc<Load>,
     /// The batches in flight, in the order of sending, which is also that of the answers.
     under_way: VecDeque<Sending>,
-    /// The time at which the batcher passes over callers that it has woken for room.
+    /// The time at which the batcher passes over callers that it has woken for capacity.
     pass_over: Option<Pin<Box<Sleep>>>,
 }
 
@@ -431,8 +461,8 @@ impl Batcher {
 
     /// Wakes further callers for unused room, a while after the first ones.
     fn pass_over(&mut self, cx: &mut Context<'_>) {
-        let rooms = [&self.load.acquires, &self.load.releases];
-        while rooms.iter().any(|room| room.is_waited_for()) {
+        let capacities = [&self.load.acquires, &self.load.releases];
+        while capacities.iter().any(|capacity| capacity.is_waited_for()) {
             let after = self
                 .pass_over
                 .get_or_insert_with(|| Box::pin(self.host.sleep(Timer::LockThread, PASSED_OVER)));
@@ -440,8 +470,8 @@ impl Batcher {
                 return;
             }
             self.pass_over = None;
-            for room in rooms {
-                room.tell(usize::MAX);
+            for capacity in capacities {
+                capacity.tell(usize::MAX);
             }
         }
         self.pass_over = None;
@@ -453,11 +483,9 @@ impl Batcher {
             Ok([Op { what, reply }]) => {
                 let mut connection = self.connection.clone();
                 match what {
-                    What::Command(command, _) => Box::pin(async move {
-                        let answer = connection.req_packed_command(&command).await;
-                        reply.give(answer.and_then(Value::extract_error));
-                    }),
-                    marked @ What::Marked(..) => {
+                    What::Command(command, _) => Box::pin(send_alone(connection, command, reply)),
+                    What::Take(take) => Box::pin(send_alone(connection, take.command(), reply)),
+                    marked @ What::Marked(_) => {
                         Box::pin(send_together(connection, self.pack(vec![Op { what: marked, reply }])))
                     }
                     What::Release(release) => {
@@ -500,8 +528,12 @@ impl Batcher {
                     packed.add_command(command, about, &mut releases, self);
                     packed.replies.push(Replies::One(reply));
                 }
-                What::Marked(command, about) => {
-                    packed.add_command(command, Some(about), &mut releases, self);
+                What::Take(take) => {
+                    packed.add_command(take.command(), Some(hash(&take.lock)), &mut releases, self);
+                    packed.replies.push(Replies::One(reply));
+                }
+                What::Marked(take) => {
+                    packed.add_command(take.command(), Some(hash(&take.lock)), &mut releases, self);
                     packed.replies.push(Replies::Marked(reply));
                     packed.reads_mark = true;
                 }
@@ -579,6 +611,11 @@ impl Packed {
     }
 }
 
+async fn send_alone(mut connection: MultiplexedConnection, command: Cmd, reply: Counted) {
+    let answer = connection.req_packed_command(&command).await;
+    reply.give(answer.and_then(Value::extract_error));
+}
+
 async fn send_together(mut connection: MultiplexedConnection, packed: Packed) {
     let count = packed.replies.len() + usize::from(packed.reads_mark);
     match connection.req_packed_commands(&packed.pipeline, 0, count).await {
@@ -636,11 +673,10 @@ pub(in crate::store::redis) fn the_one(answer: Answer) -> Answer {
     }
 }
 
-/// Returns a hash by which the commands of one lock are kept in order.
+/// Returns a hash by which the commands of one lock are kept in order. Two locks with one hash only share fewer
+/// runs of a script.
 pub(in crate::store::redis) fn hash(lock: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    lock.hash(&mut hasher);
-    hasher.finish()
+    FixedState::default().hash_one(lock)
 }
 
 pub(super) fn release(name: &str, script: &str, names: &Keyspace, releases: &[Release]) -> Cmd {
@@ -649,11 +685,11 @@ pub(super) fn release(name: &str, script: &str, names: &Keyspace, releases: &[Re
     let mut command = Cmd::with_capacity(4 + each * releases.len(), 128 + 256 * releases.len());
     command.arg(name).arg(script).arg(2 * releases.len());
     for release in releases {
-        command.arg(&release.lock).arg(&release.queue);
+        command.arg(&*release.lock).arg(release.queue(names));
     }
     command.arg(&names.channels);
     for release in releases {
-        command.arg(&release.value);
+        command.arg(&*release.value);
         if are_plain {
             continue;
         }

@@ -39,7 +39,9 @@ pub(in crate::store::redis) async fn eval_about(
     };
     let answer = match slot.call(live, kind, lock, command("EVALSHA", &script.hash)).await {
         // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster.
-        Err(error) if is_missing_script(&error) => slot.call(live, kind, lock, command("EVAL", &script.source)).await,
+        Err(error) if is_missing_script(&error) => {
+            Box::pin(slot.call(live, kind, lock, command("EVAL", &script.source))).await
+        }
         answer => answer,
     };
     answer.map_err(|error: RedisError| sort(&error, true))
@@ -65,7 +67,8 @@ pub(in crate::store::redis) async fn eval_for_lock(
         command.arg(mark);
     });
     match answer.await {
-        Err(error) if is_unmarked(&error) => Err(slot.unmarked(live).await),
+        // Boxed, since it is rare.
+        Err(error) if is_unmarked(&error) => Err(Box::pin(slot.unmarked(live)).await),
         answer => answer,
     }
 }

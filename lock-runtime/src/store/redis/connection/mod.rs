@@ -17,12 +17,12 @@ mod slot;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub(in crate::store::redis) use batcher::{Release, Reply, Report, What};
+pub(in crate::store::redis) use batcher::{Release, Reply, Report, Take, What};
 pub(in crate::store::redis) use eval::{eval, eval_about, eval_for_lock};
 pub(in crate::store::redis) use handshake::Capabilities;
 pub(in crate::store::redis) use health::Board;
 pub(in crate::store::redis) use mark::Mark;
-pub(in crate::store::redis) use place::{Place, Whereabouts};
+pub(in crate::store::redis) use place::{CurrentMaster, Place};
 pub(in crate::store::redis) use released::Unheard;
 pub(in crate::store::redis) use runtime_connections::RuntimeConnections;
 pub(in crate::store::redis) use slot::{Connection, ConnectionSlot, Purpose, Push, PushReceiver, Server};

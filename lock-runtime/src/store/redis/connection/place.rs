@@ -23,13 +23,13 @@ pub(in crate::store::redis) enum Place {
         /// The number of commands whose answers are awaited from all nodes.
         waited_for: Arc<AtomicUsize>,
     },
-    /// The one that [`Whereabouts`] tells.
-    Followed(Arc<Whereabouts>),
+    /// The one that [`CurrentMaster`] tells.
+    Followed(Arc<CurrentMaster>),
 }
 
 /// One server.
 #[derive(Clone)]
-pub(super) struct Found {
+pub(super) struct Target {
     /// Zero if the place is fixed. Otherwise the first server has 1, and each later one a larger
     /// number than the one before. Nothing that a connection of an earlier generation answers counts.
     pub(super) generation: u64,
@@ -41,29 +41,29 @@ impl Place {
     /// the reason that was found last.
     ///
     /// Cancel safe.
-    pub(super) async fn present(&self) -> Result<Found, StoreError> {
-        let whereabouts = match self {
+    pub(super) async fn present(&self) -> Result<Target, StoreError> {
+        let current_master = match self {
             Self::Fixed(info) | Self::Node { info, .. } => {
-                return Ok(Found {
+                return Ok(Target {
                     generation: 0,
                     info: (**info).clone(),
                 });
             }
-            Self::Followed(whereabouts) => whereabouts,
+            Self::Followed(current_master) => current_master,
         };
-        let mut news = whereabouts.news.subscribe();
+        let mut state = current_master.state.subscribe();
         let mut question = None;
         loop {
-            match &*news.borrow_and_update() {
-                News::Found(found) => return Ok((**found).clone()),
+            match &*state.borrow_and_update() {
+                State::Known(target) => return Ok((**target).clone()),
                 // A reason from before the question may be long past.
-                News::Missing(error, asked) if question.is_some_and(|question| *asked >= question) => {
+                State::Missing(error, asked) if question.is_some_and(|question| *asked >= question) => {
                     return Err(error.clone());
                 }
-                News::Missing(..) | News::Unasked => {}
+                State::Missing(..) | State::Unasked => {}
             }
-            question = question.or_else(|| Some(whereabouts.ask_again()));
-            if news.changed().await.is_err() {
+            question = question.or_else(|| Some(current_master.ask_again()));
+            if state.changed().await.is_err() {
                 return Err(StoreError::transient("the store has ended"));
             }
         }
@@ -72,9 +72,9 @@ impl Place {
     /// Returns the reason that was found last why the server is not known.
     pub(super) fn failure(&self) -> Option<StoreError> {
         match self {
-            Self::Followed(whereabouts) => match &*whereabouts.news.borrow() {
-                News::Missing(error, _) => Some(error.clone()),
-                News::Found(_) | News::Unasked => None,
+            Self::Followed(current_master) => match &*current_master.state.borrow() {
+                State::Missing(error, _) => Some(error.clone()),
+                State::Known(_) | State::Unasked => None,
             },
             Self::Fixed(_) | Self::Node { .. } => None,
         }
@@ -98,20 +98,21 @@ impl Place {
     pub(super) fn generation(&self) -> u64 {
         match self {
             Self::Fixed(_) | Self::Node { .. } => 0,
-            Self::Followed(whereabouts) => whereabouts.generation.load(Ordering::Acquire),
+            Self::Followed(current_master) => current_master.generation.load(Ordering::Acquire),
         }
     }
 
     /// Completes once a server of another generation has taken over.
     ///
     /// Cancel safe.
-    pub(super) async fn moved_on(&self, generation: u64) {
-        let Self::Followed(whereabouts) = self else {
+    pub(super) async fn changed(&self, generation: u64) {
+        let Self::Followed(current_master) = self else {
             return pending().await;
         };
-        let mut news = whereabouts.news.subscribe();
-        let another = |news: &News| matches!(news, News::Found(found) if found.generation != generation);
-        if news.wait_for(another).await.is_err() {
+        let mut state = current_master.state.subscribe();
+        let another = |state: &State| matches!(state, State::Known(target) if target.generation != generation);
+        // Boxed, so that commands to a fixed server have no room for it.
+        if Box::pin(state.wait_for(another)).await.is_err() {
             pending::<()>().await;
         }
     }
@@ -140,24 +141,24 @@ impl Place {
         match self {
             Self::Fixed(_) => {}
             Self::Node { is_in_doubt, .. } => is_in_doubt(),
-            Self::Followed(whereabouts) => drop(whereabouts.ask_again()),
+            Self::Followed(current_master) => drop(current_master.ask_again()),
         }
     }
 }
 
 /// What is known about the present server.
-enum News {
+enum State {
     Unasked,
     /// With the number of the question that was answered with this reason.
     Missing(StoreError, u64),
-    Found(Box<Found>),
+    Known(Box<Target>),
 }
 
 /// The server that a store uses at present. Shared between its connections and those who find the
 /// server.
-pub(in crate::store::redis) struct Whereabouts {
-    news: watch::Sender<News>,
-    /// The generation of the server in `news`, for checks before each use of a connection.
+pub(in crate::store::redis) struct CurrentMaster {
+    state: watch::Sender<State>,
+    /// The generation of the server in `state`, for checks before each use of a connection.
     generation: AtomicU64,
     /// The number of the latest question.
     asked: watch::Sender<u64>,
@@ -165,10 +166,10 @@ pub(in crate::store::redis) struct Whereabouts {
     when_moved: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-impl Whereabouts {
+impl CurrentMaster {
     pub(in crate::store::redis) fn new() -> Self {
         Self {
-            news: watch::Sender::new(News::Unasked),
+            state: watch::Sender::new(State::Unasked),
             generation: AtomicU64::new(0),
             asked: watch::Sender::new(0),
             when_moved: OnceLock::new(),
@@ -187,8 +188,8 @@ impl Whereabouts {
         // Before anything else: from here on, no connection to the server before is used, and no
         // answer of it counts.
         self.generation.store(generation, Ordering::Release);
-        self.news
-            .send_replace(News::Found(Box::new(Found { generation, info })));
+        self.state
+            .send_replace(State::Known(Box::new(Target { generation, info })));
         // By now the first server may have answered releases. No other one needs to hear of them.
         if generation > 1
             && let Some(end) = self.when_moved.get()
@@ -200,10 +201,10 @@ impl Whereabouts {
     /// Publishes the reason why there is no server to use, and the number of the question that was
     /// answered with it. A server that was found before stays.
     pub(in crate::store::redis) fn missing(&self, reason: StoreError, question: u64) {
-        self.news.send_if_modified(|news| {
-            let is_missing = !matches!(news, News::Found(_));
+        self.state.send_if_modified(|state| {
+            let is_missing = !matches!(state, State::Known(_));
             if is_missing {
-                *news = News::Missing(reason, question);
+                *state = State::Missing(reason, question);
             }
             is_missing
         });
@@ -233,19 +234,19 @@ mod tests {
 
     use redis::IntoConnectionInfo;
 
-    use super::Whereabouts;
+    use super::CurrentMaster;
 
     #[test]
     fn the_first_server_replaces_no_other() {
-        let (whereabouts, replaced) = (Whereabouts::new(), Arc::new(AtomicU64::new(0)));
-        whereabouts.when_moved({
+        let (current_master, replaced) = (CurrentMaster::new(), Arc::new(AtomicU64::new(0)));
+        current_master.when_moved({
             let replaced = Arc::clone(&replaced);
             move || {
                 replaced.fetch_add(1, Ordering::Relaxed);
             }
         });
         for (server, expected) in [("redis://a", 0), ("redis://b", 1), ("redis://a", 2)] {
-            whereabouts.moved_to(server.into_connection_info().unwrap());
+            current_master.moved_to(server.into_connection_info().unwrap());
             assert_eq!(replaced.load(Ordering::Relaxed), expected);
         }
     }

@@ -76,9 +76,8 @@ mod tests {
 
     fn release(value: &str) -> Release {
         Release {
-            lock: "lock".to_owned(),
-            queue: "queue".to_owned(),
-            value: value.to_owned(),
+            lock: "lock".into(),
+            value: value.into(),
             is_shared: false,
             keep: 0,
             member: String::new(),

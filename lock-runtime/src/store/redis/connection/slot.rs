@@ -13,14 +13,14 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{oneshot, watch};
 
-use super::batcher::{self, Release, Reply, Sender, What};
+use super::batcher::{self, Release, Reply, Sender, Take, What};
 use super::dial::Dial;
 use super::failure::{self, Reason};
 use super::handshake::{self, Mode};
 use super::health::Board;
 use super::idle;
 use super::mark::Mark;
-use super::place::{Found, Place};
+use super::place::{Place, Target};
 use crate::host::{self, Host, Moment, Runtime, Timer};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::scripts::release_of;
@@ -354,10 +354,21 @@ impl ConnectionSlot {
     ///
     /// Cancel safe.
     pub(in crate::store::redis) async fn live(&self) -> Result<Arc<Connection>, StoreError> {
-        if let Some(live) = self.up() {
-            if !self.may_have_ended(&live) {
-                return Ok(live);
+        match self.up() {
+            Some(live) if !self.may_have_ended(&live) => Ok(live),
+            before => {
+                let was_up = before.is_some();
+                // One that has ended is not kept for as long as this takes.
+                drop(before);
+                // Boxed, since it is rare.
+                Box::pin(self.live_after(was_up)).await
             }
+        }
+    }
+
+    /// Does the same as `live` where there is no connection, or one that may have ended.
+    async fn live_after(&self, was_up: bool) -> Result<Arc<Connection>, StoreError> {
+        if was_up {
             host::read_what_has_arrived().await;
         }
         let mut state = self.inner.state.subscribe();
@@ -489,12 +500,12 @@ impl ConnectionSlot {
     ///
     /// An acquire also waits here for the connection itself, so that the waiting calls do not all
     /// send at once when it is up.
-    pub(in crate::store::redis) fn room(&self, what: Limited, most: Duration) -> Option<StoreFuture<'static, ()>> {
-        let has_room = match &*self.inner.state.borrow() {
-            State::Up(live) => live.batcher.as_ref().is_none_or(|batcher| batcher.has_room(what)),
+    pub(in crate::store::redis) fn ready(&self, what: Limited, most: Duration) -> Option<StoreFuture<'static, ()>> {
+        let is_ready = match &*self.inner.state.borrow() {
+            State::Up(live) => live.batcher.as_ref().is_none_or(|batcher| batcher.is_ready(what)),
             _ => what == Limited::Releases,
         };
-        if has_room {
+        if is_ready {
             return None;
         }
         let slot = self.clone();
@@ -506,9 +517,9 @@ impl ConnectionSlot {
                     StoreError::transient("no connection within the response time-out, or the rest of `wait`")
                 }));
             };
-            let room = slot.room_on(live?, what);
-            let room = slot.host().timeout(Timer::LockThread, most, room).await;
-            room.unwrap_or_else(|| {
+            let ready = slot.ready_on(live?, what);
+            let ready = slot.host().timeout(Timer::LockThread, most, ready).await;
+            ready.unwrap_or_else(|| {
                 Err(StoreError::transient(
                     "more calls of this runtime asked for locks than its connection carries within `wait`",
                 )
@@ -519,14 +530,14 @@ impl ConnectionSlot {
 
     /// Waits until a connection has room. One that has none because its server is silent is replaced
     /// by [`idle::keep_up`].
-    async fn room_on(&self, mut live: Arc<Connection>, what: Limited) -> Result<(), StoreError> {
+    async fn ready_on(&self, mut live: Arc<Connection>, what: Limited) -> Result<(), StoreError> {
         let mut state = self.inner.state.subscribe();
         loop {
             let Some(batcher) = &live.batcher else { return Ok(()) };
             let number = live.number;
             tokio::select! {
                 biased;
-                () = batcher.room(what) => return Ok(()),
+                () = batcher.ready(what) => return Ok(()),
                 _ = state.wait_for(|state| !matches!(state, State::Up(live) if live.number == number)) => {}
             }
             live = self.live().await?;
@@ -554,44 +565,55 @@ impl ConnectionSlot {
         command: Cmd,
     ) -> Result<Value, RedisError> {
         let _waited_for = live.batcher.as_ref().map(Sender::wait_for);
-        if self.is_asking {
-            return self
-                .in_flight(live, behind_asking(live.multiplexed.clone(), command))
-                .await;
-        }
-        match &live.batcher {
-            Some(batcher) if batcher.is_busy() => {
+        match self.batcher_of(live) {
+            Some(batcher) => {
                 let about = (!lock.is_empty()).then(|| batcher::hash(lock));
                 self.send(live, batcher, kind, What::Command(command, about)).await
             }
-            _ => {
-                let mut connection = live.multiplexed.clone();
-                self.in_flight(live, command.query_async::<Value>(&mut connection))
-                    .await
-            }
+            None => self.send_alone(live, command).await,
         }
     }
 
-    /// Sends a command that takes the lock `lock`, and reads the server's mark behind it in the same
-    /// flush: were it read before, the server could lose both in between. Returns both answers.
-    pub(in crate::store::redis) async fn call_and_read_mark(
+    /// Returns the batcher, if the next command goes through it.
+    fn batcher_of<'a>(&self, live: &'a Connection) -> Option<&'a Sender> {
+        live.batcher
+            .as_ref()
+            .filter(|batcher| !self.is_asking && batcher.is_busy())
+    }
+
+    async fn send_alone(&self, live: &Connection, command: Cmd) -> Result<Value, RedisError> {
+        let mut connection = live.multiplexed.clone();
+        if self.is_asking {
+            // Boxed, since it is rare.
+            return Box::pin(self.in_flight(live, behind_asking(connection, command))).await;
+        }
+        self.in_flight(live, command.query_async::<Value>(&mut connection))
+            .await
+    }
+
+    /// Takes a lock, if it is free.
+    pub(in crate::store::redis) async fn take(&self, live: &Connection, take: Take) -> Result<Value, RedisError> {
+        let _waited_for = live.batcher.as_ref().map(Sender::wait_for);
+        match self.batcher_of(live) {
+            Some(batcher) => self.send(live, batcher, Limited::Acquires, What::Take(take)).await,
+            None => self.send_alone(live, take.command()).await,
+        }
+    }
+
+    /// Does the same as `take`, and reads the server's mark behind it in the same flush: were it read
+    /// before, the server could lose both in between. Returns both answers.
+    pub(in crate::store::redis) async fn take_and_read_mark(
         &self,
         live: &Connection,
-        lock: &str,
-        command: Cmd,
+        take: Take,
     ) -> Result<Value, RedisError> {
         let _waited_for = live.batcher.as_ref().map(Sender::wait_for);
-        match &live.batcher {
-            Some(batcher) if batcher.is_busy() => {
-                let what = What::Marked(command, batcher::hash(lock));
-                self.send(live, batcher, Limited::Acquires, what).await
-            }
-            _ => {
-                let connection = live.multiplexed.clone();
-                let both = batcher::with_mark(connection, command, &self.inner.names.mark);
-                self.in_flight(live, both).await
-            }
+        if let Some(batcher) = self.batcher_of(live) {
+            return self.send(live, batcher, Limited::Acquires, What::Marked(take)).await;
         }
+        let connection = live.multiplexed.clone();
+        let both = batcher::with_mark(connection, take.command(), &self.inner.names.mark);
+        self.in_flight(live, both).await
     }
 
     /// Returns `true` if the server is one of several masters, and keeps a mark.
@@ -616,7 +638,7 @@ impl ConnectionSlot {
             );
         }
         if mark.is_due(self.host().now()) {
-            self.read_mark(live, mark, false).await?;
+            Box::pin(self.read_mark(live, mark, false)).await?;
         }
         mark.state(self.host().now()).map(Some).map_err(StoreError::closed)
     }
@@ -665,21 +687,21 @@ impl ConnectionSlot {
         release: impl Fn() -> Release,
         names: &Keyspace,
     ) -> Result<Value, RedisError> {
-        let run = async |name| {
-            let answer = self.release_by(name, live, &[release()], names).await;
-            batcher::the_one(answer)
+        let waited_for = live.batcher.as_ref().map(Sender::wait_for);
+        let answer = if let Some(batcher) = self.batcher_of(live) {
+            self.send(live, batcher, Limited::Releases, What::Release(release()))
+                .await
+        } else {
+            let release = release_by("EVALSHA", live, &[release()], names);
+            batcher::the_one(self.send_alone(live, release).await)
         };
-        let answer = match &live.batcher {
-            Some(batcher) if batcher.is_busy() && !self.is_asking => {
-                let _waited_for = batcher.wait_for();
-                self.send(live, batcher, Limited::Releases, What::Release(release()))
-                    .await
-            }
-            _ => run("EVALSHA").await,
-        };
+        drop(waited_for);
         match answer {
-            // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster.
-            Err(error) if failure::is_missing_script(&error) => run("EVAL").await,
+            // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster. Boxed,
+            // since it is rare.
+            Err(error) if failure::is_missing_script(&error) => {
+                batcher::the_one(Box::pin(self.release_by("EVAL", live, &[release()], names)).await)
+            }
             answer => answer,
         }
     }
@@ -707,13 +729,11 @@ impl ConnectionSlot {
         releases: &[Release],
         names: &Keyspace,
     ) -> Result<Value, RedisError> {
-        let script = release_of(releases.first().is_some_and(|release| release.is_shared)).form(live.server.is_7);
-        let text = if name == "EVAL" { &script.source } else { &script.hash };
         let lock = match releases {
-            [one] => one.lock.as_str(),
+            [one] => &*one.lock,
             _ => "",
         };
-        let command = batcher::release(name, text, names, releases);
+        let command = release_by(name, live, releases, names);
         self.call(live, Limited::Releases, lock, command).await
     }
 
@@ -867,7 +887,7 @@ impl ConnectionSlot {
             biased;
             // An answer of the server before is worth nothing, though it arrives: what it granted
             // or renewed, the present server may not know.
-            () = self.inner.server.place.moved_on(live.generation) => {
+            () = self.inner.server.place.changed(live.generation) => {
                 return Err(io::Error::other("another server has taken over").into());
             }
             answer = sent => answer,
@@ -1061,12 +1081,12 @@ impl ConnectionSlot {
     async fn establish(&self) -> Result<Connection, StoreError> {
         let place = &self.inner.server.place;
         loop {
-            let found = place.present().await?;
-            let generation = found.generation;
+            let target = place.present().await?;
+            let generation = target.generation;
             tokio::select! {
                 biased;
-                () = place.moved_on(generation) => {}
-                made = self.establish_to(found) => {
+                () = place.changed(generation) => {}
+                made = self.establish_to(target) => {
                     if made.is_err() {
                         place.ask_again();
                     }
@@ -1076,7 +1096,7 @@ impl ConnectionSlot {
         }
     }
 
-    async fn establish_to(&self, Found { generation, info }: Found) -> Result<Connection, StoreError> {
+    async fn establish_to(&self, Target { generation, info }: Target) -> Result<Connection, StoreError> {
         let number = self.host().number();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -1224,6 +1244,13 @@ impl ConnectionSlot {
     }
 }
 
+/// Returns the command with this name that releases locks of one kind.
+fn release_by(name: &str, live: &Connection, releases: &[Release], names: &Keyspace) -> Cmd {
+    let script = release_of(releases.first().is_some_and(|release| release.is_shared)).form(live.server.is_7);
+    let text = if name == "EVAL" { &script.source } else { &script.hash };
+    batcher::release(name, text, names, releases)
+}
+
 /// Sends a command right behind `ASKING`, in one piece: other commands cannot come between.
 async fn behind_asking(mut connection: MultiplexedConnection, command: Cmd) -> Result<Value, RedisError> {
     let mut both = Pipeline::with_capacity(2);
@@ -1283,8 +1310,8 @@ impl Drop for Redial {
         // The failures of later attempts are told by the health.
         let mut failure = None;
         let result = self.result.take();
-        // Whoever tells that another server has taken over looks for connections to the one before
-        // afterwards, so a connection that is published here just before is found.
+        // `moved_to` bumps the generation before `end_former` scans, so a connection published here is seen
+        // by that scan.
         inner.state.send_modify(|state| {
             *state = match result {
                 Some(Ok(live)) if self.slot.is_present(&live) => {

@@ -240,8 +240,8 @@ impl LockStore for LegacySetnxStore {
         Box::pin(self.token(key, value))
     }
 
-    fn room(&self, what: Limited, key: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
-        self.server.room(what, key, most)
+    fn ready(&self, what: Limited, key: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
+        self.server.ready(what, key, most)
     }
 
     fn connect(&self) -> StoreFuture<'_, ()> {

@@ -1,14 +1,15 @@
 //! The exclusive lock: `SET key value NX PX`, and scripts that compare before they act.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Value;
 
 use crate::host::Timer;
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::failure::sort;
 use crate::store::redis::connection::{Connection, ConnectionSlot};
-use crate::store::redis::connection::{Release, Reply, Report, What};
+use crate::store::redis::connection::{Release, Reply, Report, Take, What};
 use crate::store::redis::connection::{eval, eval_about, eval_for_lock};
 use crate::store::redis::keyspace::drawing;
 use crate::store::redis::reply::{
@@ -30,7 +31,11 @@ impl RedisStore {
     ) -> Result<Attempt, StoreError> {
         let commands = self.commands.here();
         let live = commands.live().await?;
-        let mark = commands.mark(&live, request.value).await?;
+        let mark = if commands.keeps_mark() {
+            Box::pin(commands.mark(&live, request.value)).await?
+        } else {
+            None
+        };
         let mark = mark.as_deref();
         request.receipt.sent_on(live.number);
         let may_hold = live.server.is_7 && !request.fence && !request.fair;
@@ -50,8 +55,8 @@ impl RedisStore {
                 .arg(u8::from(request.fair));
         });
         // If the plain `SET` found the caller's own value, a failure here does not mean that
-        // nothing was taken.
-        let answer = answer
+        // nothing was taken. Boxed, so that the futures of plain requests have no room for it.
+        let answer = Box::pin(answer)
             .await
             .map_err(|error| if may_hold { error.into_unknown() } else { error });
         attempt(&answer?)
@@ -155,13 +160,11 @@ impl RedisStore {
 
     /// Takes a call out of its queue by a command that names no other key.
     pub(in crate::store::redis) async fn leave_alone(&self, request: &ReleaseRequest<'_>) -> Result<(), StoreError> {
-        let Release {
-            lock, queue, member, ..
-        } = self.release_of(request);
+        let release = self.release_of(request);
         let (commands, live) = self.commands.for_release(request).await?;
         let mut remove = redis::cmd("ZREM");
-        remove.arg(queue).arg(member);
-        let removed = commands.call(&live, Limited::Releases, &lock, remove).await;
+        remove.arg(release.queue(&self.names)).arg(release.member);
+        let removed = commands.call(&live, Limited::Releases, request.key, remove).await;
         removed.map(drop).map_err(|error| sort(&error, true))
     }
 
@@ -199,7 +202,7 @@ impl RedisStore {
         let slot = self.commands.here();
         let generation = live.generation;
         let queue = self.queue.clone();
-        let (key, leave_free) = (request.key.to_owned(), request.leave_free);
+        let (key, leave_free) = (Arc::clone(request.key), request.leave_free);
         let reply = Reply::Report(Report::new(move |answer| {
             report(match answer {
                 Some(Ok(_)) if !slot.is_of_present(generation) => {
@@ -224,9 +227,9 @@ impl RedisStore {
     /// Returns what takes a call out of its queue and leaves the lock alone.
     pub(in crate::store::redis) fn leave_of(&self, request: &QueueRequest<'_>) -> Release {
         Release {
-            value: String::new(),
+            value: "".into(),
             member: self.names.member(request.value, request.queued()),
-            ..Release::of(request.key, request.value, &self.names)
+            ..Release::of(&request.key.into(), request.value)
         }
     }
 
@@ -236,7 +239,7 @@ impl RedisStore {
             keep: request.keep.map_or(0, millis),
             member: member.unwrap_or_default(),
             leave_free: request.leave_free,
-            ..Release::of(request.key, request.value, &self.names)
+            ..Release::of(request.key, request.value)
         }
     }
 
@@ -317,33 +320,36 @@ pub(in crate::store::redis) async fn renew_on(
     verdicts(&answer.await?, requests.len())
 }
 
-/// Takes the lock by one plain command, whose `GET` returns the holder and refuses a key of another
-/// type. Returns `None` if the key held the caller's own value already: its lease is then still the
-/// earlier one.
+/// Takes the lock by one plain command. Returns `None` if the key held the caller's own value already: its
+/// lease is then still the earlier one.
 async fn acquire_by_set(
     commands: &ConnectionSlot,
     live: &Connection,
     request: &AcquireRequest<'_>,
     mark: Option<&str>,
 ) -> Result<Option<Attempt>, StoreError> {
-    let mut set = Cmd::with_capacity(7, request.key.len() + request.value.as_str().len() + 32);
-    set.arg("SET")
-        .arg(&**request.key)
-        .arg(request.value.as_str())
-        .arg("NX")
-        .arg("GET")
-        .arg("PX")
-        .arg(millis(request.ttl));
-    let taken = async {
-        let answer = match mark {
-            None => commands.call(live, Limited::Acquires, request.key, set).await,
-            Some(_) => commands.call_and_read_mark(live, request.key, set).await,
-        };
-        answer.map_err(|error| sort(&error, true))
+    let take = Take::new(request.key, request.value, millis(request.ttl));
+    let (answer, remaining) = if mark.is_none() && !request.tell_remaining {
+        (commands.take(live, take).await, None)
+    } else {
+        // Boxed, so that the futures of usual requests have no room for it.
+        Box::pin(async {
+            let taken = async {
+                match mark {
+                    None => commands.take(live, take).await,
+                    Some(_) => commands.take_and_read_mark(live, take).await,
+                }
+            };
+            if request.tell_remaining {
+                // Both are sent before the first answer is back.
+                tokio::join!(taken, remaining(commands, live, request))
+            } else {
+                (taken.await, None)
+            }
+        })
+        .await
     };
-    // Both are sent before the first answer is back.
-    let (answer, remaining) = tokio::join!(taken, remaining(commands, live, request));
-    let mut answer = answer?;
+    let mut answer = answer.map_err(|error| sort(&error, true))?;
     if let Some(mark) = mark {
         let Value::Array(both) = answer else {
             return Err(unexpected(&answer));
@@ -351,7 +357,8 @@ async fn acquire_by_set(
         let both = <[Value; 2]>::try_from(both).map_err(|both| unexpected(&Value::Array(both)))?;
         let [taken, found] = both;
         if found != Value::BulkString(mark.into()) {
-            let error = commands.unmarked(live).await;
+            // Boxed, since it is rare.
+            let error = Box::pin(commands.unmarked(live)).await;
             let is_busy = matches!(&taken, Value::BulkString(holder) if holder != request.value.as_str().as_bytes());
             return Err(if is_busy { error } else { error.into_unknown() });
         }
@@ -369,9 +376,6 @@ async fn acquire_by_set(
 }
 
 async fn remaining(commands: &ConnectionSlot, live: &Connection, request: &AcquireRequest<'_>) -> Option<Duration> {
-    if !request.tell_remaining {
-        return None;
-    }
     let mut pttl = redis::cmd("PTTL");
     pttl.arg(&**request.key);
     let answer = commands.call(live, Limited::Acquires, request.key, pttl).await;

@@ -37,7 +37,7 @@ impl RedisStore {
         // The script has ended what the former value held, which a server that takes over may not
         // know.
         for (key, former) in request.keys.iter().filter_map(|key| Some((key, request.former?))) {
-            self.commands.note_released(|| Release::of(key, former, &self.names));
+            self.commands.note_released(|| Release::of(key, former));
         }
         let Value::Array(parts) = answer else {
             return Err(StoreError::unknown(

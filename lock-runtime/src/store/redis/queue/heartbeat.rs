@@ -160,7 +160,7 @@ impl Heartbeat {
             );
         }
         let mut waiting = self.queue.waiting();
-        waiting.kept_up = !waiting.rooms.is_empty();
+        waiting.kept_up = !waiting.waiters_by_queue.is_empty();
         !waiting.kept_up
     }
 }

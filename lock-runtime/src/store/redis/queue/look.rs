@@ -80,18 +80,18 @@ impl Queue {
     pub(super) fn look_at(&self, queue: &str, remaining: Option<Duration>, is_foreign: bool) {
         let mut waiting = self.waiting();
         let foreign = waiting.foreign.max(1);
-        let Some(room) = waiting.rooms.get_mut(queue) else {
+        let Some(waiters) = waiting.waiters_by_queue.get_mut(queue) else {
             return;
         };
-        room.is_foreign = is_foreign;
+        waiters.is_foreign = is_foreign;
         let mut pause = next_look(remaining);
         if is_foreign {
             let every = Duration::from_millis(self.host().between(FOREIGN_EVERY));
             pause = pause.min(every).max(FOREIGN_LOOK * foreign);
         }
         let due = self.host().now().after(pause);
-        let sooner = due < room.due;
-        room.due = room.due.min(due);
+        let sooner = due < waiters.due;
+        waiters.due = waiters.due.min(due);
         drop(waiting);
         if sooner {
             self.0.changed.notify_one();
@@ -106,11 +106,11 @@ impl Queue {
             return;
         }
         let gap = FOREIGN_LOOK * waiting.foreign;
-        let Some(room) = waiting.rooms.get_mut(self.0.names.queue(key).as_str()) else {
+        let Some(waiters) = waiting.waiters_by_queue.get_mut(self.0.names.queue(key).as_str()) else {
             return;
         };
-        if room.is_foreign {
-            room.due = room.due.min(room.looked.after(gap));
+        if waiters.is_foreign {
+            waiters.due = waiters.due.min(waiters.looked.after(gap));
             drop(waiting);
             self.0.changed.notify_one();
         }
@@ -119,13 +119,13 @@ impl Queue {
     /// Asks waiters to look for themselves at locks for which no look has succeeded for a while.
     pub(super) fn nudge(&self, now: Moment) {
         let mut waiting = self.waiting();
-        let unseen = |room: &&mut LocalWaiters| room.nudge_at <= now && now.since(room.seen) >= UNSEEN;
-        let mut rooms: Vec<_> = waiting.rooms.values_mut().filter(unseen).collect();
-        rooms.sort_by_key(|room| room.nudge_at);
+        let unseen = |waiters: &&mut LocalWaiters| waiters.nudge_at <= now && now.since(waiters.seen) >= UNSEEN;
+        let mut due_first: Vec<_> = waiting.waiters_by_queue.values_mut().filter(unseen).collect();
+        due_first.sort_by_key(|waiters| waiters.nudge_at);
         let mut left = NUDGES;
-        for room in rooms {
-            room.nudge_at = now.after(NUDGE_EVERY.mul_f64(0.8 + 0.4 * self.host().fraction()));
-            for ticket in room.tickets.values().take(ASKED.min(left)) {
+        for waiters in due_first {
+            waiters.nudge_at = now.after(NUDGE_EVERY.mul_f64(0.8 + 0.4 * self.host().fraction()));
+            for ticket in waiters.tickets.values().take(ASKED.min(left)) {
                 ticket.tell(Word::Nudge);
                 left -= 1;
             }
@@ -140,13 +140,13 @@ impl Queue {
     pub(super) async fn look_alone(&self, commands: &ConnectionSlot, ticket: &Arc<Ticket>) {
         let asked = {
             let waiting = self.waiting();
-            let Some(room) = waiting.rooms.get(&ticket.queue) else {
+            let Some(waiters) = waiting.waiters_by_queue.get(&ticket.queue) else {
                 return;
             };
             Asked {
-                key: Arc::clone(&room.key),
+                key: Arc::clone(&waiters.key),
                 queue: Arc::clone(&ticket.queue),
-                is_shared: room.is_shared,
+                is_shared: waiters.is_shared,
                 // The process may seem to listen, but its connection has not answered for a while.
                 wakes: Wakes::Never,
                 tickets: vec![Arc::clone(ticket)],
@@ -167,39 +167,53 @@ impl Queue {
     pub(super) fn due(&self, now: Moment, wakes: Wakes) -> (Vec<Asked>, Option<Moment>) {
         let mut waiting = self.waiting();
         let waiting = &mut *waiting;
-        let foreign = waiting.rooms.values().filter(|room| room.is_foreign).count();
+        let foreign = waiting
+            .waiters_by_queue
+            .values()
+            .filter(|waiters| waiters.is_foreign)
+            .count();
         waiting.foreign = u32::try_from(foreign).unwrap_or(u32::MAX);
         // Locks that are due soon are included, so that all share one rhythm. Locks held by other
         // kinds of clients have a faster one of their own.
-        let anybody = waiting.rooms.values().any(|room| room.due <= now && !room.is_foreign);
+        let anybody = waiting
+            .waiters_by_queue
+            .values()
+            .any(|waiters| waiters.due <= now && !waiters.is_foreign);
         let soon = if anybody {
             now.after(refresh_every(wakes) / 2)
         } else {
             now
         };
-        let is_due = |room: &LocalWaiters| room.due <= if room.is_foreign { now } else { soon };
-        let mut rooms: Vec<_> = waiting.rooms.iter_mut().filter(|(_, room)| is_due(room)).collect();
-        rooms.sort_by_key(|(_, room)| room.due);
+        let is_due = |waiters: &LocalWaiters| waiters.due <= if waiters.is_foreign { now } else { soon };
+        let mut due_first: Vec<_> = waiting
+            .waiters_by_queue
+            .iter_mut()
+            .filter(|(_, waiters)| is_due(waiters))
+            .collect();
+        due_first.sort_by_key(|(_, waiters)| waiters.due);
         let mut asked = Vec::new();
-        for (queue, room) in rooms.into_iter().take(BATCH * AT_ONCE) {
+        for (queue, waiters) in due_first.into_iter().take(BATCH * AT_ONCE) {
             let wakes = match wakes {
                 Wakes::ByQueue if !waiting.heard.contains(queue) => Wakes::Never,
                 wakes => wakes,
             };
-            room.due = now.after(refresh_every(wakes));
-            room.looked = now;
-            let tickets = room.asked_about();
+            waiters.due = now.after(refresh_every(wakes));
+            waiters.looked = now;
+            let tickets = waiters.asked_about();
             if !tickets.is_empty() {
                 asked.push(Asked {
-                    key: Arc::clone(&room.key),
+                    key: Arc::clone(&waiters.key),
                     queue: Arc::clone(queue),
-                    is_shared: room.is_shared,
+                    is_shared: waiters.is_shared,
                     wakes,
                     tickets,
                 });
             }
         }
-        (asked, waiting.rooms.values().map(|room| room.due).min())
+        (
+            asked,
+            waiting.waiters_by_queue.values().map(|waiters| waiters.due).min(),
+        )
     }
 
     /// Looks at many locks in a few concurrent round trips.
@@ -290,13 +304,18 @@ impl Queue {
 
     /// Tells those who wait for locks that this server no longer keeps that their places are lost.
     pub(in crate::store::redis) fn lapse(&self, is_elsewhere: impl Fn(&str) -> bool) {
-        let rooms: Vec<Vec<_>> = {
+        let tickets: Vec<Vec<_>> = {
             let waiting = self.waiting();
-            let elsewhere = waiting.rooms.values().filter(|room| is_elsewhere(&room.key));
-            elsewhere.map(|room| room.tickets.values().cloned().collect()).collect()
+            let elsewhere = waiting
+                .waiters_by_queue
+                .values()
+                .filter(|waiters| is_elsewhere(&waiters.key));
+            elsewhere
+                .map(|waiters| waiters.tickets.values().cloned().collect())
+                .collect()
         };
         // Told while nothing is locked: a waker may act at once.
-        for ticket in rooms.iter().flatten() {
+        for ticket in tickets.iter().flatten() {
             ticket.tell(Word::Lapsed);
         }
     }
@@ -306,8 +325,8 @@ impl Queue {
         let now = self.host().now();
         let mut waiting = self.waiting();
         for asked in asked {
-            if let Some(room) = waiting.rooms.get_mut(&asked.queue) {
-                room.seen = now;
+            if let Some(waiters) = waiting.waiters_by_queue.get_mut(&asked.queue) {
+                waiters.seen = now;
             }
         }
     }

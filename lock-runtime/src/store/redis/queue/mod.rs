@@ -78,10 +78,10 @@ impl Drop for Stand<'_> {
         }
         let mut waiting = self.queue.waiting();
         waiting.tickets.remove(self.ticket.value.text());
-        if let Some(room) = waiting.rooms.get_mut(&self.ticket.queue) {
-            room.tickets.remove(&self.ticket.number);
-            if room.tickets.is_empty() {
-                waiting.rooms.remove(&self.ticket.queue);
+        if let Some(waiters) = waiting.waiters_by_queue.get_mut(&self.ticket.queue) {
+            waiters.tickets.remove(&self.ticket.number);
+            if waiters.tickets.is_empty() {
+                waiting.waiters_by_queue.remove(&self.ticket.queue);
             }
         }
     }
@@ -179,7 +179,7 @@ impl Queue {
         let number = waiting.next;
         waiting.next += 1;
         // All waiters in one queue share its name.
-        let known = waiting.rooms.get_key_value(queue.as_str());
+        let known = waiting.waiters_by_queue.get_key_value(queue.as_str());
         let queue = known.map_or_else(|| queue.into(), |(queue, _)| Arc::clone(queue));
         let member = names.member(request.value, request.queued());
         let ticket = Arc::new(Ticket::new(number, Arc::clone(&queue), request.value, member));
@@ -187,17 +187,17 @@ impl Queue {
             .tickets
             .insert(Arc::clone(request.value.text()), Arc::clone(&ticket));
         if let Some(shards) = self.0.shards.as_ref().filter(|shards| shards.is_used())
-            && !waiting.rooms.contains_key(&queue)
+            && !waiting.waiters_by_queue.contains_key(&queue)
             && !waiting.heard.contains(&queue)
         {
             waiting.wanted.insert(Arc::clone(&queue));
             shards.is_wanted();
         }
-        let room = waiting.rooms.entry(queue).or_insert_with(|| {
+        let waiters = waiting.waiters_by_queue.entry(queue).or_insert_with(|| {
             self.0.changed.notify_one();
             LocalWaiters::new(request.key, request.value.is_shared(), self.host().now())
         });
-        room.tickets.insert(number, Arc::clone(&ticket));
+        waiters.tickets.insert(number, Arc::clone(&ticket));
         let start = !std::mem::replace(&mut waiting.kept_up, true);
         drop(waiting);
         let stand = Stand { queue: self, ticket };
@@ -216,8 +216,8 @@ impl Queue {
         ticket: &Arc<Ticket>,
     ) -> Result<Option<QueueOutcome>, StoreError> {
         let names = &self.0.names;
-        if let Some(room) = commands.room(Limited::Acquires, Duration::MAX) {
-            room.await?;
+        if let Some(ready) = commands.ready(Limited::Acquires, Duration::MAX) {
+            ready.await?;
         }
         let live = commands.live().await?;
         let mark = commands.mark(&live, request.value).await?;
@@ -310,8 +310,8 @@ impl Queue {
             ([&TAKE, &MARKED_TAKE], &exclusive)
         };
         let keys = drawing(request.fence, keys);
-        if let Some(room) = commands.room(Limited::Releases, Duration::MAX) {
-            room.await?;
+        if let Some(ready) = commands.ready(Limited::Releases, Duration::MAX) {
+            ready.await?;
         }
         let live = commands.live().await?;
         let mark = commands.mark(&live, request.value).await?;
@@ -347,13 +347,13 @@ impl Queue {
     }
 
     fn is_empty(&self) -> bool {
-        self.waiting().rooms.is_empty()
+        self.waiting().waiters_by_queue.is_empty()
     }
 
     fn look_at_all(&self) {
         let now = self.host().now();
-        for room in self.waiting().rooms.values_mut() {
-            room.due = now;
+        for waiters in self.waiting().waiters_by_queue.values_mut() {
+            waiters.due = now;
         }
         self.0.changed.notify_one();
     }

@@ -98,9 +98,12 @@ impl Queue {
         };
         let mut waiting = self.waiting();
         let Waiting {
-            rooms, heard, wanted, ..
+            waiters_by_queue,
+            heard,
+            wanted,
+            ..
         } = &mut *waiting;
-        wanted.extend(rooms.keys().filter(|queue| !heard.contains(*queue)).cloned());
+        wanted.extend(waiters_by_queue.keys().filter(|queue| !heard.contains(*queue)).cloned());
         drop(waiting);
         shards.is_wanted();
         true
@@ -160,18 +163,21 @@ impl Queue {
         let now = self.host().now();
         let mut waiting = self.waiting();
         let Waiting {
-            rooms, heard, wanted, ..
+            waiters_by_queue,
+            heard,
+            wanted,
+            ..
         } = &mut *waiting;
         let (mut queues, mut next) = (Vec::new(), None::<Moment>);
         wanted.retain(|queue| {
-            let Some(room) = rooms.get_mut(queue).filter(|_| !heard.contains(queue)) else {
+            let Some(waiters) = waiters_by_queue.get_mut(queue).filter(|_| !heard.contains(queue)) else {
                 return false;
             };
-            if room.listen_at <= now && queues.len() < AT_ONCE {
-                room.listen_at = now.after(AGAIN);
+            if waiters.listen_at <= now && queues.len() < AT_ONCE {
+                waiters.listen_at = now.after(AGAIN);
                 queues.push(Arc::clone(queue));
             } else {
-                next = Some(next.map_or(room.listen_at, |next| next.min(room.listen_at)));
+                next = Some(next.map_or(waiters.listen_at, |next| next.min(waiters.listen_at)));
             }
             true
         });
@@ -201,8 +207,8 @@ impl Queue {
                 Ok(()) if counts => {
                     waiting.heard.insert(Arc::clone(queue));
                     // Messages from before are lost.
-                    if let Some(room) = waiting.rooms.get_mut(queue) {
-                        room.due = now;
+                    if let Some(waiters) = waiting.waiters_by_queue.get_mut(queue) {
+                        waiters.due = now;
                     }
                 }
                 Ok(()) => {}
@@ -219,7 +225,7 @@ impl Queue {
     async fn live_for_shards(&self, shards: &Shards) -> Result<Arc<Connection>, StoreError> {
         let is_full = {
             let waiting = self.waiting();
-            waiting.heard.len() > MOST + 2 * waiting.rooms.len()
+            waiting.heard.len() > MOST + 2 * waiting.waiters_by_queue.len()
         };
         if is_full && let Some(up) = shards.slot.up() {
             shards.slot.end(up.number, false);
@@ -257,9 +263,9 @@ impl Queue {
                 let mut waiting = self.waiting();
                 waiting.unheard += 1;
                 if let Some(queue) = waiting.heard.take(queue)
-                    && let Some(room) = waiting.rooms.get_mut(&queue)
+                    && let Some(waiters) = waiting.waiters_by_queue.get_mut(&queue)
                 {
-                    (room.due, room.listen_at) = (now, now.after(AGAIN));
+                    (waiters.due, waiters.listen_at) = (now, now.after(AGAIN));
                     waiting.wanted.insert(queue);
                 }
             }
@@ -267,11 +273,14 @@ impl Queue {
                 let is_used = self.0.shards.as_ref().is_some_and(Shards::is_used);
                 let mut waiting = self.waiting();
                 let Waiting {
-                    rooms, heard, wanted, ..
+                    waiters_by_queue,
+                    heard,
+                    wanted,
+                    ..
                 } = &mut *waiting;
                 heard.clear();
-                for (queue, room) in rooms {
-                    (room.due, room.listen_at) = (now, now);
+                for (queue, waiters) in waiters_by_queue {
+                    (waiters.due, waiters.listen_at) = (now, now);
                     if is_used {
                         wanted.insert(Arc::clone(queue));
                     }

@@ -23,7 +23,7 @@ const ASKED_SHARED: usize = 50;
 #[derive(Default)]
 pub(super) struct Waiting {
     /// The waiters, by the key of their queue.
-    pub(super) rooms: BTreeMap<Arc<str>, LocalWaiters>,
+    pub(super) waiters_by_queue: BTreeMap<Arc<str>, LocalWaiters>,
     /// The waiters by value, for the messages.
     pub(super) tickets: HashMap<Arc<str>, Arc<Ticket>>,
     /// The queues whose sharded channels the process listens to.
@@ -82,7 +82,7 @@ pub(super) struct State {
 }
 
 impl LocalWaiters {
-    /// Returns a room without tickets for the lock `key`.
+    /// Creates the waiters, none so far, for the lock `key`.
     pub(super) fn new(key: &str, is_shared: bool, now: Moment) -> Self {
         Self {
             key: key.into(),

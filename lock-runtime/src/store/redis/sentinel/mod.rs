@@ -23,7 +23,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::agreement::{AGAIN, Agreement, Attendance, Decision, Group, Other, Trouble, View};
 pub(super) use self::url::SentinelUrl;
 use super::connection::dial::Dial;
-use super::connection::{Board, Whereabouts, failure};
+use super::connection::{Board, CurrentMaster, failure};
 use super::settings::TimeOuts;
 use crate::host::{Host, Moment, Timer};
 use crate::store::StoreError;
@@ -64,7 +64,7 @@ struct Inner {
     sentinel: ConnectionInfo,
     /// The settings for connections to the master.
     server: ConnectionInfo,
-    whereabouts: Arc<Whereabouts>,
+    current_master: Arc<CurrentMaster>,
     health: Arc<Board>,
     agreement: Mutex<Agreement>,
     /// End the tasks of sentinels that the URL does not name.
@@ -73,7 +73,7 @@ struct Inner {
 }
 
 impl Sentinels {
-    /// Begins to follow the master of `url`, once a connection asks for it, and tells `whereabouts`
+    /// Begins to follow the master of `url`, once a connection asks for it, and tells `current_master`
     /// of it.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl Sentinels {
         url: SentinelUrl,
         dial: Dial,
         time_outs: TimeOuts,
-        whereabouts: Arc<Whereabouts>,
+        current_master: Arc<CurrentMaster>,
         health: Arc<Board>,
     ) -> io::Result<Self> {
         let ended = CancellationToken::new();
@@ -98,7 +98,7 @@ impl Sentinels {
             // There is at least one.
             sentinel: url.sentinels.first().unwrap_or(&url.server).clone(),
             server: url.server,
-            whereabouts,
+            current_master,
             health,
             ended: ended.clone(),
         });
@@ -115,7 +115,7 @@ impl Sentinels {
 impl Inner {
     /// Starts the task for one sentinel.
     fn watch(inner: &Arc<Self>, info: ConnectionInfo, ended: CancellationToken) -> io::Result<()> {
-        let requests = inner.whereabouts.requests();
+        let requests = inner.current_master.requests();
         let watch = Watch {
             inner: Arc::clone(inner),
             name: info.addr().to_string(),
@@ -161,10 +161,11 @@ impl Inner {
             Decision::Wait | Decision::Stay => {}
             Decision::Move { view, former, named_by } => {
                 let address = at(self.server.addr(), view.host, view.port);
-                self.whereabouts.moved_to(self.server.clone().set_addr(address.clone()));
+                self.current_master
+                    .moved_to(self.server.clone().set_addr(address.clone()));
                 moved = Some((address, view.epoch, former, named_by.join(", ")));
             }
-            Decision::Missing(reason, question) => self.whereabouts.missing(reason, question),
+            Decision::Missing(reason, question) => self.current_master.missing(reason, question),
         }
         let is_at_odds = agreement.is_at_odds(sentinel);
         let attendance = agreement.attendance(self.host.now());
