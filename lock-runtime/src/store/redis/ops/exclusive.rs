@@ -381,3 +381,44 @@ async fn remaining(commands: &ConnectionSlot, live: &Connection, request: &Acqui
     let answer = commands.call(live, Limited::Acquires, request.key, pttl).await;
     answer.ok().as_ref().and_then(as_remaining)
 }
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use crate::host::Host;
+    use crate::store::holder::new_value;
+    use crate::store::redis::{RedisSettings, RedisStore};
+    use crate::store::{AcquireRequest, LockMode, LockStore, Receipt, ReleaseRequest};
+
+    /// The largest piece that a thread keeps for its next allocation of that size, with glibc. Larger ones
+    /// are behind a lock that threads share.
+    const KEPT: usize = 1032;
+
+    #[test]
+    fn the_futures_of_usual_requests_fit_the_threads_cache_of_the_allocator() {
+        let host = Host::process();
+        let store = RedisStore::new(&host, "redis://127.0.0.1", "", &RedisSettings::default()).unwrap();
+        let key: Arc<str> = "k".into();
+        let value = new_value(&host, "f", &LockMode::Exclusive).unwrap();
+        let receipt = Receipt::default();
+        let acquire = AcquireRequest {
+            key: &key,
+            value: &value,
+            ttl: Duration::from_secs(30),
+            fence: false,
+            tell_remaining: false,
+            fair: false,
+            receipt: &receipt,
+        };
+        let acquire = size_of_val(&*store.acquire(&acquire));
+        let release = ReleaseRequest::plain(&key, &value, &receipt);
+        let release = size_of_val(&*store.release(&release));
+        assert!(
+            acquire.max(release) <= KEPT,
+            "acquire {acquire} bytes, release {release}"
+        );
+    }
+}
