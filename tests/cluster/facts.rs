@@ -41,11 +41,9 @@ async fn a_script_is_told_to_try_again_while_a_slot_moves_and_one_of_its_keys_is
     let cluster = ClusterGroup::start().await;
     let [first, second, ..] = cluster.ports();
     let (source, target) = (cluster.server(first), cluster.server(second));
-    let id = |port: u16| cluster.server(port).ask::<String>(&["CLUSTER", "MYID"]);
-    // The slot of `{b}`.
-    target.cmd(&["CLUSTER", "SETSLOT", "3300", "IMPORTING", &id(first)]);
     source.cmd(&["SET", "{b}:lock", "holder"]);
-    source.cmd(&["CLUSTER", "SETSLOT", "3300", "MIGRATING", &id(second)]);
+    // The slot of `{b}`.
+    cluster.open_move(3300, first, second);
 
     let script = "return redis.call('GET', KEYS[1])";
     let error = |of: redis::RedisResult<Value>| of.unwrap_err().code().map(str::to_owned);

@@ -14,7 +14,7 @@ use redis::from_redis_value;
 use crate::certificates::Certificate;
 use crate::clock::Stamp;
 use crate::patience::{PATIENCE, within};
-use crate::server::{self, Server};
+use crate::server::{self, Kind, Server};
 
 /// The number of slots.
 pub const SLOTS: u16 = 16_384;
@@ -280,20 +280,20 @@ impl ClusterGroup {
     /// Begins to move a slot: what is not at its owner is looked for at the target.
     pub fn open_move(&self, slot: u16, from: u16, to: u16) {
         let (source, target) = (self.server(from), self.server(to));
-        let number = slot.to_string();
-        target.cmd(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &id(source)]);
-        source.cmd(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &id(target)]);
+        set_slot(target, slot, ["IMPORTING", &id(source)]);
+        set_slot(source, slot, ["MIGRATING", &id(target)]);
     }
 
     /// Moves the keys of a slot that is being moved.
     pub fn move_keys(&self, slot: u16, from: u16, to: u16) {
         let (source, number, port) = (self.server(from), slot.to_string(), to.to_string());
+        let limit = PATIENCE.as_millis().to_string();
         loop {
             let keys: Vec<String> = source.ask(&["CLUSTER", "GETKEYSINSLOT", &number, "100"]);
             if keys.is_empty() {
                 return;
             }
-            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", &limit, "KEYS"];
             migrate.extend(keys.iter().map(String::as_str));
             source.cmd(&migrate);
         }
@@ -301,9 +301,9 @@ impl ClusterGroup {
 
     /// Moves one key of a slot that is being moved.
     pub fn move_key(&self, key: &str, from: u16, to: u16) {
-        let port = to.to_string();
+        let (port, limit) = (to.to_string(), PATIENCE.as_millis().to_string());
         self.server(from)
-            .cmd(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+            .cmd(&["MIGRATE", "127.0.0.1", &port, key, "0", &limit]);
     }
 
     /// Ends the move of a slot, with what is left of its keys.
@@ -321,12 +321,12 @@ impl ClusterGroup {
 
     fn set_owner(&self, slot: u16, from: u16, to: u16) {
         let (source, target) = (self.server(from), self.server(to));
-        let (target_id, number) = (id(target), slot.to_string());
+        let target_id = id(target);
         // The target first, so that no moment is without an owner, and the other masters at last, which would hear of it by gossip.
         let others = self.running().filter(|node| ![from, to].contains(&node.port()));
         let others: Vec<_> = others.filter(|node| node.info("role") == "master").collect();
         for node in [target, source].into_iter().chain(others) {
-            node.cmd(&["CLUSTER", "SETSLOT", &number, "NODE", &target_id]);
+            set_slot(node, slot, ["NODE", &target_id]);
         }
     }
 
@@ -439,6 +439,18 @@ impl ClusterGroup {
                 && state(node) == "ok"
         })
     }
+}
+
+/// Sets the state of a slot at a node. Valkey has the node's replicas confirm it, and gives them two seconds unless it is told otherwise, for
+/// which a busy machine may stand still.
+fn set_slot(node: &Server, slot: u16, state: [&str; 2]) {
+    let (slot, limit) = (slot.to_string(), PATIENCE.as_millis().to_string());
+    let mut command = vec!["CLUSTER", "SETSLOT", &slot];
+    command.extend(state);
+    if node.version().kind == Kind::Valkey {
+        command.extend(["TIMEOUT", &limit]);
+    }
+    node.cmd(&command);
 }
 
 fn id(node: &Server) -> String {
