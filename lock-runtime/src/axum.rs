@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum_core::response::{IntoResponse, Response};
 
-use crate::error::LockError;
+use crate::error::{LockError, RequestProblem};
 
 /// Maps each variant to a status, with a short text as the body. The whole error, with the holder
 /// and the store's message, is only logged.
@@ -18,7 +18,7 @@ use crate::error::LockError;
 ///   themselves.
 /// - 503 Service Unavailable for `Store`, `TooFewReplicas` and `Closed` before the body began; with
 ///   [`retry_after`](LockError::retry_after) as the `Retry-After` where there is one.
-/// - 400 Bad Request for a key that a value in the request made invalid.
+/// - 400 Bad Request for a key, or an owner, that a value in the request made invalid.
 /// - 500 for mistakes in the service.
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {
@@ -57,6 +57,10 @@ fn answer(error: &LockError) -> (u16, &'static str) {
             (503, "locks are not available, try again")
         }
         LockError::InvalidKey { .. } => (400, "a value in the request cannot be used in a lock key"),
+        LockError::InvalidRequest {
+            problem: RequestProblem::NoOwner | RequestProblem::LongOwner,
+            ..
+        } => (400, "a value in the request cannot be the owner of a lock"),
         LockError::WouldDeadlock { .. } | LockError::InvalidRequest { .. } | LockError::NotConfigured { .. } => {
             (500, "locks are not set up correctly")
         }
@@ -84,7 +88,7 @@ fn whole_seconds(pause: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{LostReason, RequestProblem};
+    use crate::error::LostReason;
     use crate::key::KeyProblem;
     use crate::store::StoreError;
     use crate::store::holder::Holder;
@@ -148,10 +152,7 @@ mod tests {
             key: key(),
             problem: KeyProblem::TooLong(2000),
         };
-        let invalid_request = LockError::InvalidRequest {
-            key: key(),
-            problem: RequestProblem::MaxHold,
-        };
+        let invalid_request = |problem| LockError::InvalidRequest { key: key(), problem };
         assert_eq!(status(busy(Duration::ZERO, None)), 423);
         assert_eq!(status(lost(false)), 424);
         assert_eq!(status(lost(true)), 424);
@@ -161,7 +162,9 @@ mod tests {
         assert_eq!(status(closed(true)), 424);
         assert_eq!(status(hung()), 424);
         assert_eq!(status(invalid_key), 400);
-        assert_eq!(status(invalid_request), 500);
+        assert_eq!(status(invalid_request(RequestProblem::MaxHold)), 500);
+        assert_eq!(status(invalid_request(RequestProblem::NoOwner)), 400);
+        assert_eq!(status(invalid_request(RequestProblem::LongOwner)), 400);
         assert_eq!(status(LockError::WouldDeadlock { key: key() }), 500);
         assert_eq!(status(LockError::NotConfigured { key: key() }), 500);
     }
