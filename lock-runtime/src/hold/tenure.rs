@@ -276,22 +276,32 @@ impl Tenure {
         let cause = *state.end_cause.get_or_insert(cause);
         let call = state.call.upgrade();
         drop(state);
-        if first && call.as_ref().is_none_or(|call| !call.has_ended()) {
-            self.report_end(call.as_deref(), cause);
-        }
-        if let Some(call) = call {
+        let is_early = first && call.as_ref().is_none_or(|call| !call.has_ended());
+        let is_new = is_early && self.count_end(cause);
+        if let Some(call) = &call {
             call.end(cause);
+        }
+        // A subscriber may take its time, and the body must not run on meanwhile.
+        if is_new {
+            self.log_end(call.as_deref(), cause);
         }
     }
 
     /// Counts and logs an end of the lock before its guard, unless that was done before. `call` is the
     /// one that holds the lock, if it is not between two calls.
     pub(super) fn report_end(&self, call: Option<&Hold>, cause: EndCause) {
-        if std::mem::replace(&mut self.state().is_reported, true) {
-            return;
+        if self.count_end(cause) {
+            self.log_end(call, cause);
         }
-        self.manager.stats.count(Event::Ended(cause));
-        self.log_end(call, cause);
+    }
+
+    /// Counts an end of the lock before its guard. Returns `false` if one was counted before.
+    fn count_end(&self, cause: EndCause) -> bool {
+        let is_new = !std::mem::replace(&mut self.state().is_reported, true);
+        if is_new {
+            self.manager.stats.count(Event::Ended(cause));
+        }
+        is_new
     }
 
     /// Logs an end of the lock before its guard. Must not be called while a lock is held, since a
