@@ -138,7 +138,7 @@ impl AtWork {
 pub(crate) async fn run(size: Size) -> Result<Report> {
     // A runtime of its own for every group; this one is not to be blocked.
     tokio::task::spawn_blocking(move || {
-        let contenders = Contender::all(size);
+        let contenders = Contender::uncontended(size);
         let (rows, absent) = measure("uncontended", &contenders, &GROUPS, 1, size)?;
         Ok(report(&contenders, &rows, &absent))
     })
@@ -324,38 +324,27 @@ fn report(contenders: &[Contender], rows: &Rows, absent: &Absent) -> Report {
 
 fn verdicts(rows: &Rows, group: usize, tasks: usize, flavor: Flavor) -> Vec<Verdict> {
     let rates = |contender| rates(rows, group, contender);
-    let against = |one, other| against(rows, group, one, other);
-    let measured = |peer: &Contender| !rates(*peer).is_empty();
-    let Some(best) = Contender::peers()
-        .filter(measured)
-        .max_by(|one, other| median(rates(*one)).total_cmp(&median(rates(*other))))
-    else {
-        return Vec::new();
+    let is_measured = |contender: Contender| !rates(contender).is_empty();
+    let at_least = |who: &str, one: Contender, other: Contender, beside: String, limit| {
+        let what = format!("uncontended, {tasks} tasks, {}: {who} / {beside}", flavor.name());
+        let figure = || against(rows, group, one, other);
+        (is_measured(one) && is_measured(other)).then(|| Verdict::at_least(4, what, limit, figure()))
     };
-    let what = |figure: String| format!("uncontended, {tasks} tasks, {}: {figure}", flavor.name());
-    let peer = |who: &str, limit, contender| {
-        Verdict::at_least(
-            4,
-            what(format!("{who} / best peer ({best})")),
-            limit,
-            against(contender, best),
-        )
-    };
-    let raw = |limit| {
-        Verdict::at_least(
-            4,
-            what("rate / raw commands".to_owned()),
-            limit,
-            against(Contender::OURS, Contender::Raw),
-        )
-    };
-    match tasks {
-        1 => vec![
-            peer("rate", 1.0, Contender::OURS),
-            raw(0.9),
-            peer("pipelined rate", 1.7, Contender::PIPELINED),
-        ],
-        64 | 256 => vec![peer("rate", 1.5, Contender::OURS), raw(1.0)],
-        _ => Vec::new(),
+    let raw = |who, one, limit| at_least(who, one, Contender::Raw, Contender::Raw.to_string(), limit);
+    let kind = |who, one, limit| at_least(who, one, Contender::OURS, Contender::OURS.to_string(), limit);
+    let peers = Contender::peers().filter(|peer| is_measured(*peer));
+    let best = peers.max_by(|one, other| median(rates(*one)).total_cmp(&median(rates(*other))));
+    let mut verdicts = vec![
+        raw("rate", Contender::OURS, 0.95),
+        best.and_then(|best| at_least("rate", Contender::OURS, best, format!("best peer ({best})"), 1.0)),
+        kind("fencing", Contender::FENCING, 0.8),
+        kind("fair", Contender::FAIR, 0.7),
+        kind("read", Contender::READ, 0.7),
+        kind("semaphore", Contender::SEMAPHORE, 0.7),
+        kind("pipelined", Contender::PIPELINED, 1.0),
+    ];
+    if tasks == 1 {
+        verdicts.push(raw("pipelined", Contender::PIPELINED, 1.6));
     }
+    verdicts.into_iter().flatten().collect()
 }

@@ -56,15 +56,27 @@ impl Contender {
     pub(crate) const NEVER_LEFT_FREE: Self = Self::Ours(Variant::NeverLeftFree);
     pub(crate) const FAIR: Self = Self::Ours(Variant::Fair);
     pub(crate) const PIPELINED: Self = Self::Ours(Variant::Pipelined);
+    pub(crate) const FENCING: Self = Self::Ours(Variant::Fencing);
+    pub(crate) const READ: Self = Self::Ours(Variant::Read);
+    pub(crate) const SEMAPHORE: Self = Self::Ours(Variant::Semaphore);
     pub(crate) const RAW_TO_ALL: Self = Self::Quorum(Way::Raw);
     const REDSYNC: Self = Self::Quorum(Way::Redsync);
 
     /// All of a run, in the order of the tables. A smoke run needs no peer.
     pub(crate) fn all(size: Size) -> Vec<Self> {
+        Self::of(&Variant::ALL, size)
+    }
+
+    /// All of a run without contention, in which the locks may be of any kind.
+    pub(crate) fn uncontended(size: Size) -> Vec<Self> {
+        Self::of(&[&Variant::ALL[..], &Variant::OF_OTHER_KINDS[..]].concat(), size)
+    }
+
+    fn of(variants: &[Variant], size: Size) -> Vec<Self> {
         if std::env::var_os(OURS_ALONE).is_some() {
             return vec![Self::OURS];
         }
-        let mut all: Vec<_> = Variant::ALL.into_iter().map(Self::Ours).collect();
+        let mut all: Vec<_> = variants.iter().copied().map(Self::Ours).collect();
         if size == Size::Full {
             all.extend(Self::peers());
         }
@@ -151,7 +163,7 @@ impl FromStr for Contender {
     type Err = crate::Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Self::all(Size::Full)
+        Self::uncontended(Size::Full)
             .into_iter()
             .chain(Self::hanging())
             .chain([Self::Raw, Self::Local])

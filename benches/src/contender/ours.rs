@@ -17,9 +17,16 @@ pub(crate) enum Variant {
     Pipelined,
     /// A lock that calls wait for is never left free for clients that poll.
     NeverLeftFree,
+    /// With a fencing token for each grant.
+    Fencing,
+    Read,
+    /// A semaphore of one permit.
+    Semaphore,
 }
 
 impl Variant {
+    /// Those that exclude nobody, or do more than a lock has to: measured without contention only.
+    pub(crate) const OF_OTHER_KINDS: [Self; 3] = [Self::Fencing, Self::Read, Self::Semaphore];
     pub(crate) const ALL: [Self; 5] = [
         Self::Default,
         Self::NeverLeftFree,
@@ -37,6 +44,9 @@ impl fmt::Display for Variant {
             Self::Fair => "ours, fair",
             Self::Pipelined => "ours, pipelined",
             Self::NeverLeftFree => "ours, never left free",
+            Self::Fencing => "ours, fencing",
+            Self::Read => "ours, read",
+            Self::Semaphore => "ours, semaphore",
         })
     }
 }
@@ -63,7 +73,7 @@ pub(super) async fn connect(urls: &[String], variant: Variant) -> Result<Client>
     let builder = match variant {
         Variant::HandoverOff => builder.handover(HandoverLimits::OFF),
         Variant::NeverLeftFree => builder.leave_free(Duration::ZERO, Duration::ZERO),
-        Variant::Default | Variant::Fair | Variant::Pipelined => builder,
+        _ => builder,
     };
     let locks = builder.build()?;
     locks.check_connection().await?;
@@ -84,6 +94,9 @@ impl Client {
         let request = match self.variant {
             Variant::Fair => request.fair(true),
             Variant::Pipelined => request.pipelined(true),
+            Variant::Fencing => request.fencing(true),
+            Variant::Read => request.read(),
+            Variant::Semaphore => request.semaphore(1),
             Variant::Default | Variant::HandoverOff | Variant::NeverLeftFree => request,
         };
         let guard = request.acquire().await?;
