@@ -528,7 +528,7 @@ impl Client {
         contention: &ContentionSlot,
     ) -> Result<QueueOutcome, StoreError> {
         let request = QueueRequest {
-            key,
+            key: &key.into(),
             value: &self.holder_value(),
             ttl: ask.lease,
             fence: ask.fence,

@@ -33,8 +33,8 @@ plant left-free-for-too-long lock-runtime/src/acquire/attempt.rs \
     'it waits for what is free'
 
 plant left-free-for-those-who-did-not-wait lock-runtime/src/acquire/local_queue.rs \
-    'std::mem::take(&mut line.left_free) || self.is_open(key)' \
-    'std::mem::take(&mut line.left_free) && self.is_open(key) && self.backend.leave_free.is_none()' \
+    'std::mem::take(&mut line.left_free) || self.openings.is_open(key, backend)' \
+    'std::mem::take(&mut line.left_free) && self.openings.is_open(key, backend) && backend.leave_free.is_none()' \
     scenarios releasing::a_poller_gets_a_turn_about_once_a_second_beside_one_call_of_each_process \
     'turns of the poller'
 

@@ -282,12 +282,13 @@ impl Acquisition {
         sent: Moment,
         answer: Option<Result<Attempt, StoreError>>,
     ) -> Result<Step, StoreError> {
-        if let Some(Ok(_)) = answer {
-            self.note_round_trip(sent);
-        }
         match answer {
-            Some(Ok(Attempt::Granted { fence })) => Ok(self.granted(seen, pending, sent, fence)),
+            Some(Ok(Attempt::Granted { fence })) => {
+                let now = self.note_round_trip(sent);
+                Ok(self.granted(seen, pending, (sent, now), fence))
+            }
             Some(Ok(Attempt::Busy { holder, remaining })) => {
+                self.note_round_trip(sent);
                 pending.disarm();
                 seen.news = Contention {
                     holder,
@@ -304,9 +305,12 @@ impl Acquisition {
         }
     }
 
-    /// Records the time that the store took to answer an attempt sent at `sent`.
-    pub(super) fn note_round_trip(&self, sent: Moment) {
-        self.manager.note_round_trip(self.manager.clock.now().since(sent));
+    /// Records the time that the store took to answer an attempt sent at `sent`. Returns the moment of the
+    /// answer.
+    pub(super) fn note_round_trip(&self, sent: Moment) -> Moment {
+        let now = self.manager.clock.now();
+        self.manager.note_round_trip(now.since(sent));
+        now
     }
 
     /// Records that an attempt had no answer in time.
@@ -335,7 +339,10 @@ impl Acquisition {
             .queue_for(&self.key, self.options.fencing, place, Some(caller), seen)
             .await?
         {
-            Queuing::Granted { pending, since, fence } => Ok(self.granted(seen, pending, since, fence)),
+            Queuing::Granted { pending, since, fence } => {
+                let now = self.manager.clock.now();
+                Ok(self.granted(seen, pending, (since, now), fence))
+            }
             Queuing::Over(step) => Ok(step),
         }
     }
@@ -419,18 +426,17 @@ impl Acquisition {
         }))
     }
 
-    /// Accepts a grant whose lease counts from `since`.
+    /// Accepts a grant whose lease counts from `since`, and whose answer came at `now`.
     pub(super) fn granted(
         &self,
         seen: &mut Progress,
         pending: UnconfirmedAcquire,
-        since: Moment,
+        (since, now): (Moment, Moment),
         fence: Option<FencingToken>,
     ) -> Step {
         if self.manager.closed.is_cancelled() {
             return Step::Pause;
         }
-        let now = self.manager.clock.now();
         let deadline = self.manager.deadline(since, self.options.lease);
         if now >= deadline {
             // Too late to be useful: the answer took as long as the lease.

@@ -13,6 +13,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, btree_map};
 use std::future::poll_fn;
+use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -35,8 +36,39 @@ type ByKey<T> = HashMap<Arc<str>, T, foldhash::fast::RandomState>;
 #[derive(Debug)]
 pub(super) struct Lines {
     backend: Arc<Backend>,
-    by_key: Mutex<ByKey<Line>>,
-    openings: Mutex<Openings>,
+    hasher: foldhash::fast::RandomState,
+    /// The lines by the hashes of their keys, so that threads that use different locks seldom meet here.
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+const SHARDS: usize = 32;
+
+/// The lines of some keys.
+// On cache lines of its own, or threads that use different shards would meet all the same.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard {
+    lines: ByKey<Line>,
+    openings: Openings,
+}
+
+impl Shard {
+    /// Returns the line for the key, if `place` is the one in front of it.
+    fn line_with(&mut self, key: &Arc<str>, place: u64) -> Option<&mut Line> {
+        self.lines.get_mut(key).filter(|line| line.place == place)
+    }
+
+    /// Creates a place in front for a call that takes it without an offer. If another call is in front,
+    /// returns its line.
+    fn first_place(&mut self, key: &Arc<str>, backend: &Backend) -> Result<Place, &mut Line> {
+        let line = match self.lines.entry(Arc::clone(key)) {
+            Entry::Occupied(line) if !line.get().vacant => return Err(line.into_mut()),
+            Entry::Occupied(line) => line.into_mut(),
+            Entry::Vacant(free) => free.insert(Line::default()),
+        };
+        let left_free = std::mem::take(&mut line.left_free) || self.openings.is_open(key, backend);
+        Ok(line.new_place(&backend.host, left_free))
+    }
 }
 
 /// The locks that other processes wanted lately, whose releases may leave them free for clients of
@@ -63,7 +95,7 @@ impl Openings {
     /// so once. Only the store knows about the releases of other processes.
     const TRIES: u32 = 4;
     /// The number of entries for which removing old ones is not worth the time.
-    const FEW: usize = 1024;
+    const FEW: usize = 64;
 
     /// Records that somebody else has the lock.
     fn see(&mut self, key: &Arc<str>, now: Moment) {
@@ -82,19 +114,29 @@ impl Openings {
         self.by_key.insert(Arc::clone(key), wanted);
     }
 
-    /// Returns `true` if a release at `now` may leave the lock free.
-    fn open(&mut self, key: &Arc<str>, now: Moment, settings: LeaveFree) -> bool {
+    /// Returns `true` if a release at this moment may leave the lock free.
+    fn open(&mut self, key: &Arc<str>, backend: &Backend, settings: LeaveFree) -> bool {
+        let Some(wanted) = self.by_key.get_mut(key) else {
+            return false;
+        };
+        let now = backend.clock.now();
         let interval = settings.every / Self::TRIES;
-        let wanted = self.by_key.get_mut(key).filter(|wanted| {
-            let is_early = wanted.opened.is_some_and(|latest| now.since(latest) < interval);
-            now.since(wanted.seen) < Self::LATELY && !is_early
-        });
-        wanted.map(|wanted| wanted.opened = Some(now)).is_some()
+        let is_early = wanted.opened.is_some_and(|latest| now.since(latest) < interval);
+        let opens = now.since(wanted.seen) < Self::LATELY && !is_early;
+        if opens {
+            wanted.opened = Some(now);
+        }
+        opens
     }
 
-    /// Returns the time of the latest release that may have left the lock free.
-    fn opened(&self, key: &Arc<str>) -> Option<Moment> {
-        self.by_key.get(key)?.opened
+    /// Returns `true` if a release without a call behind it may have left the lock free, and that
+    /// is not over yet.
+    fn is_open(&self, key: &Arc<str>, backend: &Backend) -> bool {
+        let latest = self.by_key.get(key).and_then(|wanted| wanted.opened);
+        match (latest, backend.leave_free) {
+            (Some(latest), Some(settings)) => backend.clock.now().since(latest) < settings.pause,
+            _ => false,
+        }
     }
 }
 
@@ -280,21 +322,25 @@ impl Lines {
     pub(super) fn new(backend: &Arc<Backend>) -> Arc<Self> {
         Arc::new(Self {
             backend: Arc::clone(backend),
-            by_key: Mutex::default(),
-            openings: Mutex::default(),
+            hasher: foldhash::fast::RandomState::default(),
+            shards: std::array::from_fn(|_| Mutex::default()),
         })
     }
 
-    fn lines(&self) -> MutexGuard<'_, ByKey<Line>> {
-        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the lines that include the key's.
+    fn shard(&self, key: &Arc<str>) -> MutexGuard<'_, Shard> {
+        let hash = self.hasher.hash_one(key);
+        #[allow(clippy::cast_possible_truncation)] // any bits will do
+        let shard = &self.shards[hash as usize % SHARDS];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes back a turn on offer if its call has not been polled since the last sweep. Returns
     /// `false` if the line needs no further sweep.
     pub(super) fn sweep(&self, key: &Arc<str>, watch: u64, now: Moment) -> bool {
-        let mut lines = self.lines();
+        let mut shard = self.shard(key);
         // The key may have another line by now.
-        let Some(line) = lines.get_mut(key).filter(|line| line.watch == Some(watch)) else {
+        let Some(line) = shard.lines.get_mut(key).filter(|line| line.watch == Some(watch)) else {
             return false;
         };
         let Some(offer) = line.offer.take() else {
@@ -323,7 +369,7 @@ impl Lines {
             asked.push(Arc::clone(&offer.waiter));
             line.offer = Some(offer);
         }
-        drop(lines);
+        drop(shard);
         for waiter in asked {
             waiter.sign.wake();
         }
@@ -335,8 +381,8 @@ impl Lines {
     /// Takes the place in front from a call that is no longer polled, if other calls wait behind
     /// it. The first of them to be polled gets it.
     pub(super) fn revoke(&self, key: &Arc<str>, place: u64) {
-        let mut lines = self.lines();
-        let Some(line) = lines.get_mut(key).filter(|line| line.place == place) else {
+        let mut shard = self.shard(key);
+        let Some(line) = shard.line_with(key, place) else {
             return;
         };
         if line.waiting.is_empty() {
@@ -348,7 +394,7 @@ impl Lines {
         for waiter in &asked {
             waiter.sign.miss();
         }
-        drop(lines);
+        drop(shard);
         for waiter in asked {
             waiter.sign.wake();
         }
@@ -356,72 +402,49 @@ impl Lines {
 
     /// Leaves the front of a line. Returns the next call and the number of its place.
     fn next_after(&self, key: &Arc<str>, place: u64) -> Option<(Offered, Place)> {
-        let mut lines = self.lines();
-        let Entry::Occupied(mut line) = lines.entry(Arc::clone(key)) else {
-            return None;
-        };
-        if line.get().place != place {
-            return None;
-        }
-        let before = std::mem::take(&mut line.get_mut().front);
-        let mut next = None;
-        if line.get().waiting.is_empty() {
-            line.remove();
+        let mut shard = self.shard(key);
+        let Shard { lines, openings } = &mut *shard;
+        let line = lines.get_mut(key).filter(|line| line.place == place)?;
+        let before = std::mem::take(&mut line.front);
+        let (mut next, mut over) = (None, None);
+        if line.waiting.is_empty() {
+            over = lines.remove(key);
         } else {
-            let line = line.get_mut();
             let number = line.first_awake().map(|(number, _)| number);
             let offered = number.and_then(|number| line.offer_to(&self.backend.host, number));
             line.place = 0;
             line.vacant = offered.is_none();
             next = offered.map(|offered| {
-                let left_free = offered.left_free || self.is_open(key);
+                let left_free = offered.left_free || openings.is_open(key, &self.backend);
                 let place = line.new_place(&self.backend.host, left_free);
                 (offered, place)
             });
             // This is the best information until the next call has asked.
             line.front = before.heard().map_or(Front::Asking, Front::Told);
         }
-        drop(lines);
-        drop(before);
+        drop(shard);
+        drop((before, over));
         next
-    }
-
-    /// Creates a place in front for a call that takes it without an offer.
-    fn first_place(&self, key: &Arc<str>, line: &mut Line) -> Place {
-        let left_free = std::mem::take(&mut line.left_free) || self.is_open(key);
-        line.new_place(&self.backend.host, left_free)
-    }
-
-    fn openings(&self) -> MutexGuard<'_, Openings> {
-        self.openings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns `true` if a release without a call behind it may have left the lock free, and that
-    /// is not over yet.
-    fn is_open(&self, key: &Arc<str>) -> bool {
-        let Some(settings) = self.backend.leave_free else {
-            return false;
-        };
-        let latest = self.openings().opened(key);
-        latest.is_some_and(|latest| self.backend.clock.now().since(latest) < settings.pause)
     }
 
     /// Returns the conditions on which the release by the call in front may leave the lock free for
     /// a while. Returns `None` if a call in line is awake and the line has not yet kept the lock
     /// for `settings.every`; if no call is awake, and nobody else wanted the lock lately, or a recent
     /// release could have left it free.
-    fn leave_how_free(&self, key: &Arc<str>, place: u64, now: Moment, settings: LeaveFree) -> Option<LeaveFree> {
-        let mut lines = self.lines();
+    fn leave_how_free(&self, key: &Arc<str>, place: u64, settings: LeaveFree) -> Option<LeaveFree> {
+        let mut shard = self.shard(key);
+        let Shard { lines, openings } = &mut *shard;
         let mut line = lines.get_mut(key).filter(|line| line.place == place);
         let awake = line.as_mut().filter(|line| line.first_awake().is_some());
         let Some(line) = awake else {
-            let opens = self.openings().open(key, now, settings);
+            let opens = openings.open(key, &self.backend, settings);
             // A call that comes while the release is under way must not take what it leaves free.
             if let Some(line) = line.filter(|_| opens) {
                 line.left_free = true;
             }
             return opens.then_some(settings);
         };
+        let now = self.backend.clock.now();
         let since = *line.taken_since.get_or_insert(now);
         if now.since(since) < settings.every {
             return None;
@@ -492,17 +515,11 @@ fn head(lines: &Arc<Lines>, key: &Arc<str>, Place { number, left_free }: Place) 
 
 /// Joins the line for the key.
 pub(super) fn enter(queues: &Arc<Lines>, key: &Arc<str>, options: &LockOptions, watchdog: &Arc<Watchdog>) -> Position {
-    let mut lines = queues.lines();
-    let line = match lines.entry(Arc::clone(key)) {
-        Entry::Occupied(line) if !line.get().vacant => line.into_mut(),
-        Entry::Occupied(mut line) => {
-            let place = queues.first_place(key, line.get_mut());
-            drop(lines);
-            return Position::InFront(head(queues, key, place));
-        }
-        Entry::Vacant(free) => {
-            let place = queues.first_place(key, free.insert(Line::default()));
-            drop(lines);
+    let mut shard = queues.shard(key);
+    let line = match shard.first_place(key, &queues.backend) {
+        Err(line) => line,
+        Ok(place) => {
+            drop(shard);
             return Position::InFront(head(queues, key, place));
         }
     };
@@ -517,7 +534,7 @@ pub(super) fn enter(queues: &Arc<Lines>, key: &Arc<str>, options: &LockOptions, 
         watchdog: Arc::clone(watchdog),
     });
     line.waiting.insert(number, Arc::clone(&waiter));
-    drop(lines);
+    drop(shard);
     Position::Behind(Waiting {
         queues: Arc::clone(queues),
         key: Arc::clone(key),
@@ -528,31 +545,23 @@ pub(super) fn enter(queues: &Arc<Lines>, key: &Arc<str>, options: &LockOptions, 
 
 /// Takes the place in front if it is free.
 pub(super) fn enter_if_free(queues: &Arc<Lines>, key: &Arc<str>) -> Option<QueueHead> {
-    let mut lines = queues.lines();
-    let place = match lines.entry(Arc::clone(key)) {
-        Entry::Occupied(line) if !line.get().vacant => return None,
-        Entry::Occupied(mut line) => queues.first_place(key, line.get_mut()),
-        Entry::Vacant(free) => queues.first_place(key, free.insert(Line::default())),
-    };
-    drop(lines);
+    let place = queues.shard(key).first_place(key, &queues.backend).ok()?;
     Some(head(queues, key, place))
 }
 
 impl Lines {
     fn show(&self, key: &Arc<str>, place: u64, front: Front) {
-        let mut lines = self.lines();
-        let before = lines
-            .get_mut(key)
-            .filter(|line| line.place == place)
-            .map(|line| std::mem::replace(&mut line.front, front));
-        drop(lines);
+        let mut shard = self.shard(key);
+        let line = shard.line_with(key, place);
+        let before = line.map(|line| std::mem::replace(&mut line.front, front));
+        drop(shard);
         drop(before);
     }
 
     /// Passes the store's answer on to the calls behind.
     pub(super) fn tell(&self, head: &QueueHead, news: &Contention) {
         if self.backend.leave_free.is_some() && news.error.is_none() {
-            self.openings().see(&head.key, self.backend.clock.now());
+            self.shard(&head.key).openings.see(&head.key, self.backend.clock.now());
         }
         self.show(&head.key, head.number, Front::Told(news.clone()));
     }
@@ -580,10 +589,10 @@ impl Places for Lines {
     }
 
     fn is_followed(&self, key: &Arc<str>, number: u64) -> bool {
-        let lines = self.lines();
-        lines
-            .get(key)
-            .is_some_and(|line| line.place == number && !line.waiting.is_empty())
+        let mut shard = self.shard(key);
+        shard
+            .line_with(key, number)
+            .is_some_and(|line| !line.waiting.is_empty())
     }
 }
 
@@ -593,15 +602,18 @@ impl LocalQueues for Lines {
     }
 
     fn is_followed(&self, key: &Arc<str>, place: u64) -> bool {
-        let lines = self.lines();
-        lines
-            .get(key)
-            .is_some_and(|line| line.place == place && line.first_awake().is_some())
+        if self.backend.host.is_forked() {
+            return false;
+        }
+        let mut shard = self.shard(key);
+        shard
+            .line_with(key, place)
+            .is_some_and(|line| line.first_awake().is_some())
     }
 
     fn leave_free(&self, key: &Arc<str>, place: u64) -> Option<LeaveFree> {
-        let settings = self.backend.leave_free?;
-        self.leave_how_free(key, place, self.backend.clock.now(), settings)
+        let settings = self.backend.leave_free.filter(|_| !self.backend.host.is_forked())?;
+        self.leave_how_free(key, place, settings)
     }
 
     fn leave(self: Arc<Self>, key: &Arc<str>, place: u64) {
@@ -618,9 +630,8 @@ impl LocalQueues for Lines {
 
     fn pass(self: Arc<Self>, head: QueueHead, hold: &Arc<Hold>) -> Result<(), QueueHead> {
         let waiter = {
-            let mut lines = self.lines();
-            let line = lines.get_mut(&head.key).filter(|line| line.place == head.number);
-            line.and_then(|line| {
+            let mut shard = self.shard(&head.key);
+            shard.line_with(&head.key, head.number).and_then(|line| {
                 let (number, waiter) = line.first_awake()?;
                 let fits = waiter.lease == hold.options.lease
                     && waiter.lock_delay == hold.options.lock_delay
@@ -678,8 +689,8 @@ impl Waiting {
         if !self.waiter.sign.give() {
             return None;
         }
-        let mut lines = self.queues.lines();
-        let line = lines.get_mut(&self.key)?;
+        let mut shard = self.queues.shard(&self.key);
+        let line = shard.lines.get_mut(&self.key)?;
         let is_here = line
             .waiting
             .get(&self.number)
@@ -687,9 +698,9 @@ impl Waiting {
         if !line.vacant || !is_here {
             return None;
         }
-        let place = self.queues.first_place(&self.key, line);
         line.waiting.remove(&self.number);
-        drop(lines);
+        let place = shard.first_place(&self.key, &self.queues.backend).ok()?;
+        drop(shard);
         Some(Promotion::InFront(head(&self.queues, &self.key, place)))
     }
 
@@ -746,8 +757,7 @@ impl Waiting {
     /// Returns the latest information about the lock, or `None` if the line has ended or the call
     /// in front has no answer yet.
     pub(super) fn news(&self) -> Option<Contention> {
-        let lines = self.queues.lines();
-        lines.get(&self.key)?.front.heard()
+        self.queues.shard(&self.key).lines.get(&self.key)?.front.heard()
     }
 }
 
@@ -756,7 +766,8 @@ impl Drop for Waiting {
         if self.queues.backend.host.is_forked() {
             return;
         }
-        let mut lines = self.queues.lines();
+        let mut shard = self.queues.shard(&self.key);
+        let lines = &mut shard.lines;
         let waited = lines.get_mut(&self.key).and_then(|line| {
             // The key may have another line by now, with another call under this number.
             let btree_map::Entry::Occupied(at) = line.waiting.entry(self.number) else {
@@ -772,7 +783,7 @@ impl Drop for Waiting {
             .get(&self.key)
             .is_some_and(|line| line.vacant && line.waiting.is_empty());
         let line = if was_last { lines.remove(&self.key) } else { None };
-        drop(lines);
+        drop(shard);
         drop((turn, line, waited));
     }
 }
@@ -823,7 +834,7 @@ mod tests {
         let front = enter();
         let (first, second) = (behind(enter()), behind(enter()));
         drop(front);
-        let watch = manager.lines.lines().get(&key).and_then(|line| line.watch).unwrap();
+        let watch = manager.lines.shard(&key).lines[&key].watch.unwrap();
         // A sweep asks all calls for a sign, and the first one leaves before the second is polled.
         assert!(manager.lines.sweep(&key, watch, Moment::from_nanos(1)));
         drop(first);
@@ -850,7 +861,7 @@ mod tests {
         }
         drop(place);
         assert!(
-            manager.lines.lines().is_empty(),
+            manager.lines.shard(&key).lines.is_empty(),
             "a call that has left keeps the place in front"
         );
         Ok(())

@@ -143,7 +143,7 @@ struct Acquisition {
     /// `true` while the call counts as waiting in the manager's statistics.
     waits: bool,
     /// Lets `shutdown` wait for the outcome.
-    _tracked: TaskTrackerToken,
+    tracked: Option<TaskTrackerToken>,
 }
 
 impl Acquisition {
@@ -216,7 +216,7 @@ impl Acquisition {
         Ok(Self {
             waits,
             start,
-            _tracked: manager.held.token(),
+            tracked: Some(manager.held.token()),
             manager,
             options,
             key,
@@ -377,7 +377,8 @@ impl Acquisition {
         if let Some(observer) = &self.manager.observer {
             observer.granted(&held);
         }
-        Guard::new(held)
+        let tracked = self.tracked.take().unwrap_or_else(|| self.manager.held.token());
+        Guard::new(held, tracked)
     }
 
     /// Takes the call out of the number of waiting calls.

@@ -158,12 +158,13 @@ impl Acquisition {
             let answer = self.manager.timeout(self.timer, self.budget(sent), asked);
             asking.caller.attend(pin!(answer)).await
         };
-        if let Some(Ok(_)) = answer {
-            self.note_round_trip(sent);
-        }
         let step = match answer {
-            Some(Ok(AttemptAll::Granted { fence })) => self.granted(seen, pending, sent, fence),
+            Some(Ok(AttemptAll::Granted { fence })) => {
+                let now = self.note_round_trip(sent);
+                self.granted(seen, pending, (sent, now), fence)
+            }
             Some(Ok(AttemptAll::Busy { at, holder, remaining })) => {
+                self.note_round_trip(sent);
                 seen.news = Contention {
                     holder,
                     remaining,

@@ -34,7 +34,7 @@ pub enum OnLost {
     Signal,
 }
 
-/// What a call was given as its mode.
+/// The mode setting of a call: none, one, or a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Given {
     Nothing,
@@ -81,7 +81,7 @@ impl Default for LockOptions {
             lease: Duration::from_secs(30),
             wait: Duration::from_secs(10),
             renew: true,
-            limit: HoldLimit::of_renewals(30),
+            limit: HoldLimit::Renewals(30),
             at_least: Duration::ZERO,
             lock_delay: Duration::ZERO,
             on_lost: OnLost::default(),
@@ -107,8 +107,8 @@ impl LockOptions {
         }
     }
 
-    /// Returns these defaults in place of `former` ones. What was wrong with the former mode stays unless
-    /// another mode has replaced it.
+    /// Returns these defaults in place of `former` ones. A mistake in the former mode stays unless another
+    /// mode has replaced it.
     pub(crate) fn in_place_of(mut self, former: &Self) -> Self {
         if self.given == Given::Nothing {
             self.given = former.given;
@@ -140,12 +140,12 @@ impl LockOptions {
 
     /// Sets the number of renewals after which a call counts as hung when one more is due.
     pub(crate) fn set_max_renewals(&mut self, renewals: u32) {
-        self.limit = HoldLimit::of_renewals(renewals);
+        self.limit = HoldLimit::Renewals(renewals);
     }
 
     /// Sets the time after which a call counts as hung, regardless of its renewals.
     pub(crate) fn set_max_hold(&mut self, span: Duration) {
-        self.limit = HoldLimit::of_time(span);
+        self.limit = HoldLimit::Time(span);
     }
 
     /// Returns the time at which a call that got the lock at `since` counts as hung, regardless of
@@ -213,90 +213,30 @@ impl LockOptions {
     }
 }
 
-/// The limit after which a call counts as hung. As small as possible, since thousands of waiting
-/// calls store one.
+/// The limit after which a call counts as hung.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HoldLimit {
-    unit: Unit,
-    // Bytes instead of a `u32`, because they need no alignment.
-    number: [u8; 4],
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Unit {
-    Renewals,
-    Millis,
-    Seconds,
+pub(super) enum HoldLimit {
+    /// The number of renewals. The call counts as hung when one more is due: after
+    /// `2/3 × lease × (renewals + 1)`.
+    Renewals(u32),
+    Time(Duration),
 }
 
 impl HoldLimit {
-    const fn new(unit: Unit, number: u32) -> Self {
-        Self {
-            unit,
-            number: number.to_ne_bytes(),
-        }
-    }
-
-    const fn number(self) -> u32 {
-        u32::from_ne_bytes(self.number)
-    }
-
-    /// Creates a limit of this many renewals. The call counts as hung when one more is due: after
-    /// `2/3 × lease × (renewals + 1)`.
-    const fn of_renewals(renewals: u32) -> Self {
-        Self::new(Unit::Renewals, renewals)
-    }
-
-    /// Creates a limit of `span`, rounded up to milliseconds, or to seconds above 49 days.
-    fn of_time(span: Duration) -> Self {
-        if let Ok(millis) = u32::try_from(span.as_nanos().div_ceil(1_000_000)) {
-            return Self::new(Unit::Millis, millis);
-        }
-        let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
-        Self::new(Unit::Seconds, u32::try_from(seconds).unwrap_or(u32::MAX))
-    }
-
     /// Returns the maximum number of renewals.
     pub(super) const fn renewals(self) -> u32 {
-        match self.unit {
-            Unit::Renewals => self.number(),
-            Unit::Millis | Unit::Seconds => u32::MAX,
+        match self {
+            Self::Renewals(renewals) => renewals,
+            Self::Time(_) => u32::MAX,
         }
     }
 
     /// Returns the maximum time for which the call may hold the lock, or `None` if only the
     /// renewals are limited.
-    pub(super) fn time(self) -> Option<Duration> {
-        let number = u64::from(self.number());
-        match self.unit {
-            Unit::Renewals => None,
-            Unit::Millis => Some(Duration::from_millis(number)),
-            Unit::Seconds => Some(Duration::from_secs(number)),
+    pub(super) const fn time(self) -> Option<Duration> {
+        match self {
+            Self::Renewals(_) => None,
+            Self::Time(span) => Some(span),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_limit_keeps_every_time_to_the_millisecond_or_the_second() {
-        for (given, kept) in [
-            (Duration::ZERO, Duration::ZERO),
-            (Duration::from_nanos(1), Duration::from_millis(1)),
-            (
-                Duration::from_millis(4_294_967_295),
-                Duration::from_millis(4_294_967_295),
-            ),
-            (Duration::from_millis(4_294_967_296), Duration::from_secs(4_294_968)),
-            (Duration::from_secs(31_622_400), Duration::from_secs(31_622_400)),
-            (Duration::MAX, Duration::from_secs(4_294_967_295)),
-        ] {
-            assert_eq!(HoldLimit::of_time(given).time(), Some(kept));
-            assert_eq!(HoldLimit::of_time(given).renewals(), u32::MAX);
-        }
-        let renewals = HoldLimit::of_renewals(30);
-        assert_eq!((renewals.renewals(), renewals.time()), (30, None));
     }
 }

@@ -11,11 +11,12 @@ pub(crate) trait LocalQueues: Send + Sync {
     /// Tells the calls behind this place which call has the lock.
     fn holds(&self, key: &Arc<str>, place: u64, held: &Arc<Hold>);
 
-    /// Returns `true` if a call that is still being polled waits behind this place.
+    /// Returns `true` if a call that is still being polled waits behind this place. Does nothing in a forked
+    /// child.
     fn is_followed(&self, key: &Arc<str>, place: u64) -> bool;
 
     /// Returns the conditions on which the following release may leave the lock free for a while,
-    /// if it may.
+    /// if it may. Does nothing in a forked child.
     fn leave_free(&self, key: &Arc<str>, place: u64) -> Option<LeaveFree>;
 
     /// Gives the place to the next call. Does nothing in a forked child.

@@ -72,9 +72,9 @@ impl TimeOuts {
 
     /// Returns a future that completes after the length of these time-outs, counted from its first poll. Any
     /// runtime may drive it. Cancel safe.
-    pub(crate) fn begin(self: &Arc<Self>) -> TimeOut {
+    pub(crate) fn begin(self: &Arc<Self>) -> TimeOut<'_> {
         TimeOut {
-            row: Arc::clone(self),
+            row: self,
             number: None,
         }
     }
@@ -90,7 +90,7 @@ impl TimeOuts {
         let is_watched = std::mem::replace(&mut row.is_watched, true);
         drop(row);
         if !is_watched && self.host.spawn(watch(Arc::downgrade(self), self.host.clone())).is_err() {
-            // The next one tries again. Whoever asks a store has started the lock thread before.
+            // The next one tries again. A call that asks a store has started the lock thread before.
             self.row().is_watched = false;
         }
         number
@@ -124,12 +124,12 @@ async fn watch(row: Weak<TimeOuts>, host: Host) {
 }
 
 /// One time-out. See [`TimeOuts::begin`].
-pub(crate) struct TimeOut {
-    row: Arc<TimeOuts>,
+pub(crate) struct TimeOut<'a> {
+    row: &'a Arc<TimeOuts>,
     number: Option<u64>,
 }
 
-impl Future for TimeOut {
+impl Future for TimeOut<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -154,7 +154,7 @@ impl Future for TimeOut {
     }
 }
 
-impl Drop for TimeOut {
+impl Drop for TimeOut<'_> {
     fn drop(&mut self) {
         // In a forked child, the row may have been locked by a thread that does not exist here.
         let Some(number) = self.number.filter(|_| !self.row.host.is_forked()) else {
@@ -184,7 +184,7 @@ mod tests {
         TimeOuts::new(&host, length)
     }
 
-    fn is_over(time_out: &mut TimeOut, waker: &Waker) -> bool {
+    fn is_over(time_out: &mut TimeOut<'_>, waker: &Waker) -> bool {
         Pin::new(time_out).poll(&mut Context::from_waker(waker)).is_ready()
     }
 

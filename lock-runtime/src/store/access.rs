@@ -109,12 +109,12 @@ impl Access {
 }
 
 /// The end of a time-out.
-enum End {
-    InRow(TimeOut),
+enum End<'a> {
+    InRow(TimeOut<'a>),
     Alone(Pin<Box<Sleep>>),
 }
 
-impl Future for End {
+impl Future for End<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {

@@ -433,7 +433,7 @@ pub struct Receipt {
     answered: AtomicBool,
     /// `true` while the store asks whether an answered request has been handed the lock.
     taking: AtomicBool,
-    /// Why the store sends the request again.
+    /// The reason why the store sends the request again.
     refusal: Mutex<Option<StoreError>>,
 }
 
@@ -463,8 +463,8 @@ impl Receipt {
         self.answered.store(false, Ordering::Release);
     }
 
-    /// Records why the store is about to send the request again, which is told if there is no time
-    /// for that any more; `None` once that is past.
+    /// Records why the store is about to send the request again. A call that has no time for that any
+    /// more fails with this reason. `None` removes it.
     pub(crate) fn refused(&self, refusal: Option<StoreError>) {
         *self.reason() = refusal;
     }
@@ -507,7 +507,7 @@ impl Receipt {
 /// A request for a place in the store's queue. See [`LockStore::queue`].
 pub struct QueueRequest<'a> {
     /// The whole key, prefix included.
-    pub key: &'a str,
+    pub key: &'a Arc<str>,
     /// The value to store, never used in an earlier request.
     pub value: &'a HolderValue,
     /// The time to live in the store.
@@ -669,12 +669,12 @@ pub struct Abandoned {
     pub(crate) tracked: Tracked,
 }
 
-/// What a shutdown waits for.
+/// The counts of background releases, for which a shutdown waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Tracked {
-    /// Counts releases of what is held.
+    /// Counts releases of locks that are held.
     pub(crate) held: TaskTracker,
-    /// Counts releases of what may never have been granted.
+    /// Counts releases of locks that may never have been granted.
     pub(crate) unanswered: TaskTracker,
 }
 

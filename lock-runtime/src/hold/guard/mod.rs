@@ -47,17 +47,20 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(held: Arc<Hold>) -> Self {
+    /// Creates the first guard of a lock. Until it is dropped, `tracked` lets `shutdown` wait for the lock.
+    pub(crate) fn new(held: Arc<Hold>, tracked: TaskTrackerToken) -> Self {
         let on_lost = held.options.on_lost;
-        Self::of(held, on_lost, true)
+        Self::of(held, on_lost, true, tracked)
     }
 
     /// Creates one more guard of a held lock. Returns `None` if its last guard has ended.
     pub(crate) fn nested(held: Arc<Hold>, on_lost: OnLost) -> Option<Self> {
-        held.add_guard().then(|| Self::of(held, on_lost, false))
+        // Before the guard is counted: the other ones may end meanwhile, and `shutdown` must find either.
+        let tracked = held.manager.held.token();
+        held.add_guard().then(|| Self::of(held, on_lost, false, tracked))
     }
 
-    fn of(held: Arc<Hold>, on_lost: OnLost, first: bool) -> Self {
+    fn of(held: Arc<Hold>, on_lost: OnLost, first: bool, tracked: TaskTrackerToken) -> Self {
         Self {
             on_lost,
             seen: Seen::default(),
@@ -65,7 +68,7 @@ impl Guard {
             first,
             last: false,
             done: false,
-            _tracked: held.manager.held.token(),
+            _tracked: tracked,
             held,
         }
     }
@@ -384,7 +387,7 @@ impl LockGuard {
     /// [`LockRequest::acquire_blocking`](crate::LockRequest::acquire_blocking).
     ///
     /// # Errors
-    /// Those of [`release`](Self::release).
+    /// Fails like [`release`](Self::release).
     /// [`RequestProblem::InRuntime`](crate::RequestProblem::InRuntime) on a thread of a tokio runtime; the lock
     /// is then released in the background.
     pub fn release_blocking(self) -> Result<(), LockError> {

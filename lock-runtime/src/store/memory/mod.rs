@@ -54,13 +54,13 @@ struct Tables {
     /// The last fencing token issued, for any key.
     last_fence: u64,
     /// The waiters for each key that has any.
-    queues: HashMap<Box<str>, Queue>,
+    queues: HashMap<Arc<str>, Queue>,
     /// The locks in shared modes.
     shared: HashMap<Arc<str>, Holders>,
     /// The number of entries in `shared` at which to look for expired ones.
     sweep_shared_at: usize,
     /// The waiters for locks in shared modes.
-    shared_queues: HashMap<Box<str>, Queue>,
+    shared_queues: HashMap<Arc<str>, Queue>,
 }
 
 /// Returns the same error as a server for a key of another type.

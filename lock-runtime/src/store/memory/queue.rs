@@ -101,7 +101,7 @@ impl Tables {
         }
     }
 
-    fn queues_for(&mut self, value: &HolderValue) -> &mut HashMap<Box<str>, Queue> {
+    fn queues_for(&mut self, value: &HolderValue) -> &mut HashMap<Arc<str>, Queue> {
         if value.is_shared() {
             &mut self.shared_queues
         } else {
@@ -142,7 +142,7 @@ struct Look {
 impl MemoryStore {
     pub(super) async fn stand_in_queue(&self, request: &QueueRequest<'_>) -> Result<QueueOutcome, StoreError> {
         let ticket = Arc::new(Ticket {
-            key: request.key.into(),
+            key: Arc::clone(request.key),
             value: request.value.clone(),
             asked: Queued {
                 ttl: request.ttl,
@@ -169,7 +169,10 @@ impl MemoryStore {
                 request.receipt.answered();
                 return again;
             }
-            let queue = tables.queues_for(request.value).entry(request.key.into()).or_default();
+            let queue = tables
+                .queues_for(request.value)
+                .entry(Arc::clone(request.key))
+                .or_default();
             let number = queue.next;
             queue.next += 1;
             queue.places.insert(number, Arc::clone(&ticket));

@@ -77,7 +77,7 @@ impl Quorum {
         let Some(master) = self.masters.get(at) else {
             return Err(self.too_few(None));
         };
-        let key = Arc::<str>::from(request.key);
+        let key = Arc::clone(request.key);
         let now = self.now();
         let ballot = self
             .ballots

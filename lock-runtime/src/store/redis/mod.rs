@@ -46,8 +46,8 @@ pub(crate) use settings::RedisSettings;
 #[cfg(feature = "custom-store")]
 pub use settings::TimeOuts;
 
-/// How far the clocks of servers that can replace one another may differ by default. Clocks that
-/// NTP sets agree within a few milliseconds, or some tens after a restart.
+/// The default of the allowed difference between the clocks of servers that can replace one another.
+/// Clocks that NTP sets agree within a few milliseconds, or some tens after a restart.
 const SKEW: Duration = Duration::from_millis(50);
 
 /// A store that keeps its locks on one Redis or Valkey server, or on the master that sentinels name.
@@ -65,9 +65,9 @@ pub struct RedisStore {
     /// The calls that wait for replicas.
     replicas: Replicas,
     names: Arc<Keyspace>,
-    /// Those who tell which server it is, if it is not always the same.
+    /// The sentinels that name the server, if it is not always the same.
     sentinels: Option<Sentinels>,
-    /// The server's address, or who tells it, with the database.
+    /// The server's address, or the master's name and its sentinels, with the database.
     address: String,
 }
 
@@ -191,7 +191,7 @@ impl RedisStore {
 }
 
 impl RedisStore {
-    /// Returns the same store, for what is sent behind `ASKING`.
+    /// Returns the same store, for commands that are sent behind `ASKING`.
     fn asking(&self) -> Self {
         Self {
             commands: self.commands.asking(),
@@ -209,7 +209,7 @@ impl RedisStore {
         self.names.settle_in(slot);
     }
 
-    /// Tells those who wait for locks that this server no longer keeps that their places are lost.
+    /// Tells the calls that wait for locks which this server no longer keeps that their places are lost.
     fn lapse(&self, is_elsewhere: impl Fn(&str) -> bool) {
         self.queue.lapse(is_elsewhere);
     }
@@ -300,7 +300,7 @@ impl LockStore for RedisStore {
     }
 
     fn ready(&self, what: Limited, _: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
-        self.commands.here().ready(what, most)
+        self.commands.ready(what, most)
     }
 
     fn connect(&self) -> StoreFuture<'_, ()> {

@@ -151,7 +151,7 @@ async fn ask(client: Client, what: What, value: HolderValue, receipt: Arc<Receip
     let store = &client.store;
     if queues {
         let request = QueueRequest {
-            key: "k",
+            key: &"k".into(),
             value: &value,
             ttl: LEASE,
             fence: matches!(what, What::Token),

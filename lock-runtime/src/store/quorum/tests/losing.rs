@@ -344,7 +344,7 @@ async fn a_place_that_is_released_while_its_master_is_silent_is_given_up_there()
     let value = HolderValue::of("waits:h:1:x");
     let receipt = Receipt::default();
     let request = QueueRequest {
-        key: "k",
+        key: &"k".into(),
         value: &value,
         ttl: LEASE,
         fence: false,

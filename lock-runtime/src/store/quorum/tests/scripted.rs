@@ -498,7 +498,7 @@ impl LockStore for Link {
             let (answer, answered) = oneshot::channel();
             let server = Arc::clone(&self.0.server);
             let (key, value, ttl, fence) = (
-                request.key.to_owned(),
+                Arc::clone(request.key),
                 request.value.clone(),
                 request.ttl,
                 request.fence,

@@ -64,7 +64,7 @@ impl fmt::Debug for ClusterStore {
     }
 }
 
-/// Sends a request to the node that has `$key`, and to others as they are named. Its receipt tells why.
+/// Sends a request to the node that has `$key`, and on to others that nodes name. `$receipt` says why.
 macro_rules! at_owner {
     ($store:expr, $key:expr, |$node:ident| $request:expr $(, telling $receipt:expr)?) => {{
         let mut route = Route::new(&$store.nodes, slot_of($key))$(.telling($receipt))?;
@@ -420,7 +420,7 @@ impl ClusterStore {
 
     /// Releases a lock. While its slot is on its way to another node, and the lock and its queue are on
     /// different ones, takes the call out of the queue first and then releases the lock, each alone:
-    /// those who wait are let in by looks.
+    /// looks then let the waiting calls in.
     async fn give_back_one(&self, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
         let mut route = Route::new(&self.nodes, slot_of(request.key));
         let mut is_split = false;
@@ -492,7 +492,7 @@ impl LockStore for ClusterStore {
     fn renew_each<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Option<Ownership>>> {
         Box::pin(async move {
             let verdicts = self.renew_all(requests).await;
-            // If nothing is known of any, the reason is told.
+            // If there is no verdict on any lock, the call gets the reason.
             if let Some(Err(error)) = verdicts.first()
                 && verdicts.iter().all(Result::is_err)
             {
@@ -554,7 +554,7 @@ impl LockStore for ClusterStore {
     }
 
     fn ready(&self, what: Limited, key: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {
-        self.nodes.owner(slot_of(key))?.store.commands.here().ready(what, most)
+        self.nodes.owner(slot_of(key))?.store.commands.ready(what, most)
     }
 
     fn connect(&self) -> StoreFuture<'_, ()> {
@@ -607,7 +607,7 @@ mod tests {
         Address { host, port }
     }
 
-    /// What a node tells: the slots from 0 to `last` are at a port, and each port's configuration has this epoch.
+    /// A node's view: the slots from 0 to `last` are at a port, and each port's configuration has this epoch.
     fn view(epoch: u64, owner: u16, last: u16, epochs: &[(u16, u64)]) -> View {
         let id = |port: u16| port.to_string().into_boxed_str();
         View {
@@ -645,7 +645,7 @@ mod tests {
             ..view(3, 1, 9, &[(1, 3)])
         };
         assert_eq!(learn(&not_well), Some(2));
-        // One that has just been started may not know who has slot 3.
+        // A node that has just been started may not know which node has slot 3.
         assert_eq!(learn(&view(2, 1, 2, &[(1, 1)])), Some(2));
         assert_eq!(learn(&view(2, 2, 2, &epochs)), None);
         assert_eq!(learn(&view(3, 1, 9, &[(1, 3), (2, 2)])), Some(1));

@@ -454,7 +454,7 @@ impl Batcher {
             match ops.poll_recv_many(cx, together, TOGETHER) {
                 Poll::Ready(0) if self.under_way.is_empty() => return Poll::Ready(()),
                 Poll::Ready(0) | Poll::Pending => return Poll::Pending,
-                Poll::Ready(_) => self.send(std::mem::take(together), cx),
+                Poll::Ready(_) => self.send(together, cx),
             }
         }
     }
@@ -477,26 +477,14 @@ impl Batcher {
         self.pass_over = None;
     }
 
-    fn send(&mut self, ops: Vec<Op>, cx: &mut Context<'_>) {
+    /// Sends these operations, and leaves the vector empty with its capacity.
+    fn send(&mut self, ops: &mut Vec<Op>, cx: &mut Context<'_>) {
         let count = ops.len();
-        let mut sending: Sending = match <[Op; 1]>::try_from(ops) {
-            Ok([Op { what, reply }]) => {
-                let mut connection = self.connection.clone();
-                match what {
-                    What::Command(command, _) => Box::pin(send_alone(connection, command, reply)),
-                    What::Take(take) => Box::pin(send_alone(connection, take.command(), reply)),
-                    marked @ What::Marked(_) => {
-                        Box::pin(send_together(connection, self.pack(vec![Op { what: marked, reply }])))
-                    }
-                    What::Release(release) => {
-                        let script = release_of(release.is_shared).form(self.flags);
-                        let command =
-                            self::release("EVALSHA", &script.hash, &self.names, std::slice::from_ref(&release));
-                        Box::pin(async move { reply.give(the_one(connection.req_packed_command(&command).await)) })
-                    }
-                }
-            }
-            Err(ops) => Box::pin(send_together(self.connection.clone(), self.pack(ops))),
+        let alone = if count == 1 { ops.pop() } else { None };
+        let mut sending: Sending = if let Some(op) = alone {
+            self.send_one(op)
+        } else {
+            Box::pin(send_together(self.connection.clone(), self.pack(ops.drain(..))))
         };
         // The first poll puts the batch on the connection, ahead of later ones.
         if sending.as_mut().poll(cx).is_pending() {
@@ -505,7 +493,24 @@ impl Batcher {
         self.load.queued.fetch_sub(count, Ordering::AcqRel);
     }
 
-    fn pack(&self, ops: Vec<Op>) -> Packed {
+    fn send_one(&self, Op { what, reply }: Op) -> Sending {
+        let mut connection = self.connection.clone();
+        match what {
+            What::Command(command, _) => Box::pin(send_alone(connection, command, reply)),
+            What::Take(take) => Box::pin(send_alone(connection, take.command(), reply)),
+            marked @ What::Marked(_) => {
+                let op = Op { what: marked, reply };
+                Box::pin(send_together(connection, self.pack(std::iter::once(op))))
+            }
+            What::Release(release) => {
+                let script = release_of(release.is_shared).form(self.flags);
+                let command = self::release("EVALSHA", &script.hash, &self.names, std::slice::from_ref(&release));
+                Box::pin(async move { reply.give(the_one(connection.req_packed_command(&command).await)) })
+            }
+        }
+    }
+
+    fn pack(&self, ops: impl ExactSizeIterator<Item = Op>) -> Packed {
         let mut packed = Packed {
             pipeline: Pipeline::with_capacity(ops.len()),
             replies: Vec::with_capacity(ops.len()),

@@ -12,7 +12,7 @@ use super::released::{Released, Unheard};
 use super::slot::{Connection, ConnectionSlot, Purpose, Server};
 use crate::host::{Host, Moment, Runtime, RuntimeId, Timer};
 use crate::store::redis::keyspace::Keyspace;
-use crate::store::{ReleaseRequest, StoreError};
+use crate::store::{Limited, ReleaseRequest, StoreError, StoreFuture};
 
 /// The time for which releases are repeated at a new server, and the pause after one without an
 /// answer.
@@ -22,7 +22,7 @@ const REPEAT_PAUSE: Duration = Duration::from_millis(100);
 /// The slots for acquires and releases, one for each runtime that drives them.
 pub(in crate::store::redis) struct RuntimeConnections {
     inner: Arc<Inner>,
-    /// `true` if what is sent goes behind `ASKING`: see [`ConnectionSlot`].
+    /// `true` if commands are sent behind `ASKING`: see [`ConnectionSlot`].
     is_asking: bool,
 }
 
@@ -78,7 +78,7 @@ impl RuntimeConnections {
         }
     }
 
-    /// Returns the same connections, for what is sent behind `ASKING`.
+    /// Returns the same connections, for commands that are sent behind `ASKING`.
     pub(in crate::store::redis) fn asking(&self) -> Self {
         Self {
             inner: Arc::clone(&self.inner),
@@ -92,12 +92,26 @@ impl RuntimeConnections {
     }
 
     fn of_this_runtime(&self) -> ConnectionSlot {
+        self.look_at_this_runtimes(ConnectionSlot::clone)
+    }
+
+    /// Does the same as [`ConnectionSlot::ready`] for the slot of the current runtime.
+    pub(in crate::store::redis) fn ready(&self, what: Limited, most: Duration) -> Option<StoreFuture<'static, ()>> {
+        self.look_at_this_runtimes(|slot| slot.ready(what, most))
+    }
+
+    /// Calls `look` with the slot of the current runtime, perhaps while the slots are locked.
+    fn look_at_this_runtimes<T>(&self, look: impl Fn(&ConnectionSlot) -> T) -> T {
         let Some(runtime) = self.inner.host.runtime() else {
-            return self.inner.lock_thread.clone();
+            return look(&self.inner.lock_thread);
         };
         let id = runtime.id();
-        let known = known(&self.inner.slots.read().unwrap_or_else(PoisonError::into_inner), id);
-        known.unwrap_or_else(|| self.open(id, &runtime))
+        let slots = self.inner.slots.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, slot)) = slots.iter().find(|(home, _)| *home == id) {
+            return look(slot);
+        }
+        drop(slots);
+        look(&self.open(id, &runtime))
     }
 
     fn open(&self, id: RuntimeId, runtime: &Runtime) -> ConnectionSlot {
@@ -270,8 +284,8 @@ impl Repeated {
             };
             match host.timeout(Timer::LockThread, self.response, answer).await {
                 Some(Ok(())) => break,
-                // The key may have a lock of another kind by now. The others of the same command have
-                // been released, which is not told.
+                // The key may have a lock of another kind by now. The server has released the
+                // others of the same command, and does not say so.
                 Some(Err(error)) if error.is_permanent() => return self.send_each(releases).await,
                 _ if host.now() >= self.until => return false,
                 _ => host.sleep(Timer::LockThread, REPEAT_PAUSE).await,
@@ -299,7 +313,7 @@ impl Drop for Resident {
             let mut slots = connections.slots.write().unwrap_or_else(PoisonError::into_inner);
             let ended: Vec<_> = slots.extract_if(.., |(home, _)| *home == self.id).collect();
             drop(slots);
-            // The end of a connection wakes those who wait for the health of its server, and a waker may
+            // The end of a connection wakes the tasks that watch the health of its server, and a waker may
             // ask for a connection at once.
             drop(ended);
         }

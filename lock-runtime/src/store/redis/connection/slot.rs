@@ -315,7 +315,7 @@ impl ConnectionSlot {
         &self.inner.host
     }
 
-    /// Returns the number of those locks that one command can be about together with this one.
+    /// Returns the number of the lock's group: one command can be about several locks of one group.
     pub(in crate::store::redis) fn group(&self, lock: &str) -> u16 {
         self.inner.names.group(lock)
     }
@@ -570,7 +570,7 @@ impl ConnectionSlot {
                 let about = (!lock.is_empty()).then(|| batcher::hash(lock));
                 self.send(live, batcher, kind, What::Command(command, about)).await
             }
-            None => self.send_alone(live, command).await,
+            None => self.send_directly(live, command).await,
         }
     }
 
@@ -581,7 +581,7 @@ impl ConnectionSlot {
             .filter(|batcher| !self.is_asking && batcher.is_busy())
     }
 
-    async fn send_alone(&self, live: &Connection, command: Cmd) -> Result<Value, RedisError> {
+    async fn send_directly(&self, live: &Connection, command: Cmd) -> Result<Value, RedisError> {
         let mut connection = live.multiplexed.clone();
         if self.is_asking {
             // Boxed, since it is rare.
@@ -596,7 +596,7 @@ impl ConnectionSlot {
         let _waited_for = live.batcher.as_ref().map(Sender::wait_for);
         match self.batcher_of(live) {
             Some(batcher) => self.send(live, batcher, Limited::Acquires, What::Take(take)).await,
-            None => self.send_alone(live, take.command()).await,
+            None => self.send_directly(live, take.command()).await,
         }
     }
 
@@ -692,8 +692,8 @@ impl ConnectionSlot {
             self.send(live, batcher, Limited::Releases, What::Release(release()))
                 .await
         } else {
-            let release = release_by("EVALSHA", live, &[release()], names);
-            batcher::the_one(self.send_alone(live, release).await)
+            let release = release_command("EVALSHA", live, &[release()], names);
+            batcher::the_one(self.send_directly(live, release).await)
         };
         drop(waited_for);
         match answer {
@@ -733,7 +733,7 @@ impl ConnectionSlot {
             [one] => &*one.lock,
             _ => "",
         };
-        let command = release_by(name, live, releases, names);
+        let command = release_command(name, live, releases, names);
         self.call(live, Limited::Releases, lock, command).await
     }
 
@@ -1245,7 +1245,7 @@ impl ConnectionSlot {
 }
 
 /// Returns the command with this name that releases locks of one kind.
-fn release_by(name: &str, live: &Connection, releases: &[Release], names: &Keyspace) -> Cmd {
+fn release_command(name: &str, live: &Connection, releases: &[Release], names: &Keyspace) -> Cmd {
     let script = release_of(releases.first().is_some_and(|release| release.is_shared)).form(live.server.is_7);
     let text = if name == "EVAL" { &script.source } else { &script.hash };
     batcher::release(name, text, names, releases)

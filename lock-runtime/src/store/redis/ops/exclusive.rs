@@ -229,7 +229,7 @@ impl RedisStore {
         Release {
             value: "".into(),
             member: self.names.member(request.value, request.queued()),
-            ..Release::of(&request.key.into(), request.value)
+            ..Release::of(request.key, request.value)
         }
     }
 

@@ -83,9 +83,9 @@ pub(super) struct State {
 
 impl LocalWaiters {
     /// Creates the waiters, none so far, for the lock `key`.
-    pub(super) fn new(key: &str, is_shared: bool, now: Moment) -> Self {
+    pub(super) fn new(key: &Arc<str>, is_shared: bool, now: Moment) -> Self {
         Self {
-            key: key.into(),
+            key: Arc::clone(key),
             is_shared,
             tickets: BTreeMap::new(),
             turn: 0,
