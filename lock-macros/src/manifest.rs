@@ -57,7 +57,7 @@ fn workspace(folder: &Path, manifest: &Manifest<'_>, read: impl Fn(&Path) -> Opt
 /// The parts of a Cargo.toml that say how the runtime is called.
 #[derive(Default)]
 struct Manifest<'a> {
-    /// What the lines of the package's tables say about its dependencies, by name.
+    /// The statements of the package's tables about its dependencies, one for a line, by name.
     dependencies: Vec<(&'a str, Says)>,
     /// The same for `[workspace.dependencies]`.
     shared: Vec<(&'a str, Says)>,

@@ -61,6 +61,7 @@ pub struct Stats {
     pub overruns: u64,
 }
 
+/// The counters and gauges of a manager.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     held: AtomicU64,

@@ -1,7 +1,7 @@
-//! What a waiting call gets, and whether the call is still polled. A call may stop being polled at any await,
-//! and only its own polls can tell that it is not. So whoever needs to know asks for a sign of life, which wakes
-//! the call's task, and each poll gives it. What a call gets is offered to it, and becomes its own when it is
-//! polled; an offer that was not accepted goes elsewhere, as one does whose call has left.
+//! Offers to waiting calls, and their signs of life. A call may stop being polled at any await, and only its own
+//! polls can show that it has not. So a sweep of the watchdog asks for a sign of life, which wakes the call's
+//! task, and each poll gives it. An offer becomes the call's own when the call is polled; one that the call has
+//! not accepted goes elsewhere, and so does one whose call has left.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use crate::host::Moment;
 pub(super) struct Sign {
     task: AtomicWaker,
     state: AtomicU8,
-    /// When it was asked for last, in nanoseconds; 0 if never.
+    /// The time at which it was asked for last, in nanoseconds; 0 if never.
     asked: AtomicU64,
 }
 
@@ -90,7 +90,7 @@ impl Sign {
     }
 }
 
-/// What a waiting call may get.
+/// The place for an offer to a waiting call.
 #[derive(Debug)]
 pub(super) struct Offer<T>(Mutex<State<T>>);
 
@@ -114,7 +114,7 @@ impl<T> Offer<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers something; the caller then wakes the call. If the call has left, it is dropped.
+    /// Offers something; the caller then wakes the call. If the call has left, the offer is dropped.
     pub(super) fn make(&self, offered: T) {
         let mut state = self.state();
         if matches!(*state, State::Over) {

@@ -10,7 +10,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(10);
 /// The watchdog's notes on one lock. Changed only while the schedule is locked.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// The lock's place in the schedule.
+    /// The time of the next event; `None` for a lock that is not watched.
     pub(super) due: Option<Moment>,
     /// The time of the next renewal; `None` if there is none.
     pub(super) renew_at: Option<Moment>,

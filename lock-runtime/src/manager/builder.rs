@@ -156,11 +156,11 @@ impl LockManagerBuilder {
     /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
     /// ```
     ///
-    /// What a call is given replaces the default: a mode replaces the default mode (`mode = exclusive`, or
-    /// [`exclusive`](LockRequest::exclusive), if that is another one), `max_hold` replaces a default
-    /// `max_renewals`, and `false` switches a flag off. Otherwise a default counts as if the call were given
-    /// it. So a call for several keys is refused under a default of `fair`, or of a mode, that it does not
-    /// switch off, and so is one with `read` under a default of `fencing`.
+    /// An option that a call is given replaces the default: a mode replaces the default mode
+    /// (`mode = exclusive`, or [`exclusive`](LockRequest::exclusive), if that is another one), `max_hold`
+    /// replaces a default `max_renewals`, and `false` switches a flag off. Otherwise a default counts as if the
+    /// call were given it. So a call for several keys is refused under a default of `fair`, or of a mode, that
+    /// it does not switch off, and so is one with `read` under a default of `fencing`.
     ///
     /// [`default_lease`](Self::default_lease), [`default_wait`](Self::default_wait),
     /// [`default_max_renewals`](Self::default_max_renewals), [`default_max_hold`](Self::default_max_hold) and

@@ -99,7 +99,7 @@ impl LockManager {
     }
 
     /// Returns a builder for a manager whose locks are kept on several independent masters, and held by
-    /// whoever has the votes of a majority of them: RedLock. Each master is given by its URL, or with the
+    /// the caller with the votes of a majority of them: RedLock. Each master is given by its URL, or with the
     /// feature `custom-store` as an `Arc<dyn LockStore>`. All processes give the same masters in the same
     /// order, three or five of them. [`build`](LockManagerBuilder::build) refuses an even number, and fewer
     /// than three.

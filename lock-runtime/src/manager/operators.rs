@@ -129,7 +129,7 @@ impl LockManager {
     /// Lets the masters of a quorum vote at once that give no vote because they may have forgotten some:
     /// after their first use, a restart or a flush. Returns `true` if there were any.
     ///
-    /// Whoever calls this says that no process holds a lock that such a master may have forgotten. If one
+    /// The caller vouches that no process holds a lock that such a master may have forgotten. If one
     /// does, **another one may get the same lock beside it**. Without this call, such a master votes once
     /// the longest lease is over.
     ///

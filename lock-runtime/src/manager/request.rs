@@ -355,7 +355,7 @@ impl LockRequest {
     /// ```
     ///
     /// # Errors
-    /// Those of [`acquire`](Self::acquire).
+    /// Fails like [`acquire`](Self::acquire).
     /// [`RequestProblem::InRuntime`](crate::RequestProblem::InRuntime) on a thread of a tokio runtime, whose
     /// tasks would have to wait as well: await `acquire` there, or have
     /// [`Handle::block_on`](tokio::runtime::Handle::block_on) do so in
@@ -442,7 +442,7 @@ mod tests {
         format!("{:?}", request.0.options.of_call(CallSite::default()))
     }
 
-    /// What a default may set, and what a call gives in its place.
+    /// Settings that a default may have, each with one that a call gives in its place.
     const OPTIONS: [(Set, Set); 19] = [
         (|call| call.lease(seconds(15)), |call| call.lease(seconds(60))),
         (|call| call.wait(seconds(1)), |call| call.wait(Duration::ZERO)),

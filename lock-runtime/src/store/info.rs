@@ -25,12 +25,12 @@ pub struct LockInfo {
     /// this lock is larger, unless a failover or a loss of data has come between: see
     /// [`HeldLock::fencing_token`](crate::HeldLock::fencing_token).
     pub last_fence: Option<FencingToken>,
-    /// What each master of a quorum has said. Empty for other stores. A holder that is here and not among
+    /// The answer of each master of a quorum. Empty for other stores. A holder that is here and not among
     /// [`holders`](Self::holders) has less than a majority of the votes.
     pub masters: Vec<MasterInfo>,
 }
 
-/// What one master of a quorum has said of a lock.
+/// The answer of one master of a quorum about a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MasterInfo {
@@ -38,7 +38,7 @@ pub struct MasterInfo {
     pub name: Box<str>,
     /// The holders that it knows.
     pub holders: Vec<HolderInfo>,
-    /// Why it has not answered, if it has not.
+    /// The reason why it has not answered, if it has not.
     pub error: Option<Box<str>>,
 }
 

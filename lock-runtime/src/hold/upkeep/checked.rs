@@ -1,4 +1,4 @@
-//! How the loss of one lock leads to the others that its server has lost with it.
+//! Chooses locks to check, so that the loss of one leads to the others that its server has lost with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

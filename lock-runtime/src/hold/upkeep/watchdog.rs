@@ -135,14 +135,14 @@ struct Due {
     request: Request,
 }
 
-/// What is asked for a lock.
+/// A request to the store about a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
-    /// Whether it is still held.
+    /// A check that the lock is still held.
     Check,
-    /// The expiry that it has been promised already, at a server that may have an earlier one.
+    /// A renewal up to the expiry that it has been promised already, at a server that may have an earlier one.
     Restore,
-    /// Another lease.
+    /// A renewal for another lease.
     Renew,
 }
 
@@ -884,8 +884,8 @@ impl Drop for Batch {
     }
 }
 
-/// Combines the verdicts on two keys of one lock: a key that is lost counts more than one of which
-/// nothing is known.
+/// Combines the verdicts on two keys of one lock: a key that is lost counts more than one without a
+/// verdict.
 fn together(one: Option<Ownership>, other: Option<Ownership>) -> Option<Ownership> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.or(other)),

@@ -25,7 +25,7 @@ pub(super) const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(20);
 /// The shortest time limit for one master's answer.
 const SHORTEST_PATIENCE: Duration = Duration::from_millis(100);
 
-/// What is asked for.
+/// The terms on which an attempt asks for votes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) ttl: Duration,
@@ -45,7 +45,7 @@ pub(super) enum Whom {
     AllBut(usize),
 }
 
-/// Who has a key, as a master has said.
+/// A master's answer about a busy key and its holder.
 #[derive(Debug)]
 pub(super) struct Seen {
     /// The index of the busy key.
@@ -99,7 +99,7 @@ impl Tally {
         self.fences.iter().find(|(its, _)| *its == at).map(|(_, fence)| *fence)
     }
 
-    /// Returns who has the lock at a master that has said so.
+    /// Takes out the answer of a master where a key is busy, or an empty one.
     pub(super) fn seen_at(&mut self, at: usize) -> Seen {
         let seen = self.seen.get_mut(at).and_then(Option::take);
         seen.unwrap_or(Seen {
@@ -400,7 +400,7 @@ impl Quorum {
         }
     }
 
-    /// Returns the tokens that a majority is to raise its counters to, by the second phase of fencing: see
+    /// Returns the token to which a majority has raised its counters, by the second phase of fencing: see
     /// [`fence`](super::held).
     pub(super) async fn settle_fence(
         self: &Arc<Self>,
@@ -415,7 +415,7 @@ impl Quorum {
         }
     }
 
-    /// Returns the error of a call that finds no majority, which says who has said what.
+    /// Returns the error of a call that finds no majority, with the reason of each master that cannot vote.
     pub(super) fn too_few(&self, tally: Option<&mut Tally>) -> StoreError {
         let mut failures: Vec<Option<StoreError>> = match tally {
             Some(tally) => std::mem::take(&mut tally.failures),

@@ -1,6 +1,6 @@
 //! The rule that decides an attempt from the answers of the masters.
 
-/// What one master has said to an attempt.
+/// One master's answer to an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Vote {
     /// It has not been asked, since it is out of reach or closed, or it has not answered in time or not
@@ -14,7 +14,7 @@ pub(super) enum Vote {
     Busy,
 }
 
-/// What the answers so far mean.
+/// The standing of an attempt, after the answers so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Count {
     /// More answers are needed: for a majority, or to know where to wait.
@@ -36,7 +36,7 @@ pub(super) const fn majority(all: usize) -> usize {
 ///
 /// The first master that is in reach decides between calls that ask at the same time: without its vote
 /// there is no lock, so two calls cannot each keep a part of the votes and wait for the rest. It also
-/// keeps a newcomer from passing those who wait there.
+/// keeps a newcomer from passing the calls that wait there.
 pub(super) fn count(votes: &[Vote]) -> Count {
     let needed = majority(votes.len());
     let having = |wanted: &[Vote]| votes.iter().filter(|vote| wanted.contains(vote)).count();
@@ -83,7 +83,7 @@ mod tests {
         for (votes, expected) in [
             ("ggg??", Count::Won),
             ("g?g?g", Count::Won),
-            // A newcomer would pass those who wait at the first.
+            // A newcomer would pass the calls that wait at the first.
             ("?gggg", Count::Open),
             ("bgggg", Count::Busy(0)),
             // Out of reach, it is not the first.
@@ -123,8 +123,7 @@ mod tests {
         }
     }
 
-    /// Whatever the votes are, two calls that both have a lock have asked one master in common that
-    /// granted it to both: which a master does not.
+    /// If two calls both had a lock, one master would have granted its vote to both, which no master does.
     #[test]
     fn two_calls_never_both_win() {
         let kinds = [Vote::None, Vote::Asked, Vote::Granted, Vote::Busy];

@@ -31,7 +31,7 @@ impl Verdict {
         }
     }
 
-    /// Returns the way in which a lock was lost of which this is known.
+    /// Returns the way in which the lock was lost, as far as the verdicts show.
     fn lost(self) -> Ownership {
         if self.foreign > 0 {
             Ownership::Foreign
@@ -40,7 +40,7 @@ impl Verdict {
         }
     }
 
-    /// Returns what a majority says: that the lock is held, or that no majority can have it any more.
+    /// Returns the verdict of a majority: that the lock is held, or that no majority can have it any more.
     /// `None` if more answers are needed.
     fn decided(self, masters: usize, majority: usize) -> Option<Ownership> {
         if self.owned >= majority {
@@ -186,7 +186,7 @@ struct Releases {
     stood_at: Option<usize>,
     /// Set if the value may be in the queue there.
     queued: Option<Queued>,
-    /// What the master says where the value has stood in the queue.
+    /// The answer of the master in whose queue the value has stood.
     at_its_place: Option<Ownership>,
     verdict: Verdict,
     /// The masters that may still have it in the end.
@@ -234,7 +234,7 @@ impl Releases {
         }
     }
 
-    /// Leaves what is not released yet to the lock thread.
+    /// Leaves the votes that are not released yet to the lock thread.
     fn give_up(self) {
         let Some((ballot, key)) = self.ballot else { return };
         for at in self.open {
@@ -254,7 +254,7 @@ impl Quorum {
         let is_in_time = round.run(Round::is_decided).await;
         let decided = round.decided();
         if is_in_time && !round.under_way.is_empty() {
-            // The others are renewed as well, and those that are silent are found out.
+            // Hears the other masters as well, which renew the lock too, and finds out which ones are silent.
             self.host.spawn_by(self.timer(), round.finish());
         } else {
             round.return_votes();
@@ -323,8 +323,8 @@ impl Quorum {
         }
     }
 
-    /// Releases a lock at all masters that may have it: the first one last, so that whoever gets it there
-    /// finds the others free.
+    /// Releases a lock at all masters that may have it: the first one last, so that the next holder, which
+    /// gets it there, finds the others free.
     pub(super) async fn release_votes(self: &Arc<Self>, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
         request.receipt.sent_on(1);
         let ballot = self.ballots.get(request.key, request.value.as_str());
@@ -406,7 +406,7 @@ impl Quorum {
         // The lease is not known here.
         let limit = self.patience(Duration::MAX);
         releases.run(limit, is_decided).await;
-        // The next holder finds those free that answer soon as well. A silent one delays no call further.
+        // So the next holder also finds the masters free that answer soon. A silent one delays no call further.
         releases.run(GIVEN_BACK_WITHIN, |_| false).await;
         let Some(ownership) = releases.decided() else {
             releases.has_waited();
@@ -460,8 +460,8 @@ impl Quorum {
     }
 
     /// Takes a fencing token, in two phases: each master gives one that is greater than those it knows, and
-    /// then a majority is told the greatest. So a later holder, whose majority has a master in common with
-    /// this one, gets a greater one.
+    /// then the quorum tells a majority the greatest. So a later holder, whose majority has a master in common
+    /// with this one, gets a greater one.
     pub(super) async fn fence_votes(
         self: &Arc<Self>,
         key: &Arc<str>,
@@ -533,7 +533,7 @@ impl Quorum {
         }
         let (masters, majority) = (self.masters.len(), self.majority());
         let mut verdict = Verdict {
-            // Those that were not asked count as if they did not have the lock.
+            // The masters that were not asked count as if they did not have the lock.
             gone: masters - fences.len(),
             ..Verdict::default()
         };

@@ -24,7 +24,7 @@ pub(super) struct Master {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Why it does not vote, as its last answer or the lack of one told.
+    /// The reason why it does not vote, as its last answer or the lack of one told.
     down: Option<StoreError>,
     /// Set while it gives no vote, since it may have forgotten some.
     closed: Option<Closed>,

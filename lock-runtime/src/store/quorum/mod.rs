@@ -1,19 +1,19 @@
-//! A store that keeps each lock on several independent masters: RedLock. A lock is held by whoever has the
-//! votes of a majority of them.
+//! A store that keeps each lock on several independent masters: RedLock. The holder of a lock is the call with
+//! the votes of a majority of them.
 //!
 //! An uncontended attempt asks all masters at once. Where the lock is busy, the call waits in the queue of
 //! one master, the first in order, and collects the other votes when its turn comes: so the calls go one
 //! after the other, and do not take votes from each other. A release asks all masters. Without
 //! contention, a lock thus costs two round trips, and two commands at each master.
 //!
-//! What keeps two holders apart:
+//! Three rules keep two holders apart:
 //! - A vote is a key with an expiry at one master, which has one value at a time. The lock's deadline is that
 //!   of the majority-th latest vote.
 //! - A value whose vote was given back at a master does not count there again: a release that arrives late
 //!   would take the new vote as well. Each further round has a value of its own.
 //! - A master that may have forgotten votes gives none until their leases are over.
 //!
-//! Which master is the first, and who waits where, is only about who gets the lock when.
+//! The choice of the first master, and of where calls wait, only decides in which order calls get the lock.
 //!
 //! Locks are exclusive. The other modes count their holders in one place, and `fair` needs one queue: no
 //! majority can be made of several counts or orders that differ.
@@ -56,14 +56,14 @@ use crate::store::{
 
 /// The time for which a key that was busy counts as wanted by others.
 const BUSY_FOR: Duration = Duration::from_secs(1);
-/// The number of keys of which that is remembered.
+/// The number of keys that a store remembers as busy.
 const REMEMBERED_KEYS: usize = 1024;
 /// The time for which a call with the first vote asks for the others again, before it waits in the queue of
 /// the master where the lock is busy.
 const SPLIT_FOR: Duration = Duration::from_millis(100);
 
-/// A store that keeps each lock on several independent masters, and grants it to whoever has the votes of a
-/// majority: RedLock.
+/// A store that keeps each lock on several independent masters, and grants it to the caller with the votes of
+/// a majority: RedLock.
 ///
 /// [`LockManager::connect`](crate::LockManager::connect) creates one from a `redlock://` URL, and
 /// [`LockManager::builder_quorum`](crate::LockManager::builder_quorum) from stores. This type is only needed
@@ -90,9 +90,9 @@ struct Quorum {
     changed: Notify,
     /// The number of calls that wait in a queue.
     waiting: AtomicUsize,
-    /// `true` while the masters are asked regularly.
+    /// `true` while a task asks the masters regularly.
     is_calling: AtomicBool,
-    /// Counts what is given back by the store itself.
+    /// Counts the releases that the store itself leaves to the lock thread.
     cleaning: Tracked,
     place: Option<String>,
     health: watch::Sender<Vec<ServerHealth>>,

@@ -1,4 +1,4 @@
-//! What operators see and do: at all masters, with what each of them says.
+//! The views and actions of operators: at all masters, with the answer of each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::store::{LockPage, StoreError};
 const POSITION_BITS: u32 = 52;
 
 impl Quorum {
-    /// Asks every master, and returns what each has said.
+    /// Asks every master in reach. Returns the answer of each master, or the reason why it has given none.
     async fn ask_each<T: Send + 'static>(
         self: &Arc<Self>,
         mut ask: impl FnMut(Arc<super::Master>) -> super::requests::Request<Result<T, StoreError>>,
@@ -57,7 +57,7 @@ impl Quorum {
         Ok(self.merged(key, said))
     }
 
-    /// Returns one view of a lock from those of the masters. Its holder is who has a majority of the votes.
+    /// Returns one view of a lock from those of the masters. Its holder is the one with a majority of the votes.
     fn merged(&self, key: &str, said: Vec<Result<Option<LockInfo>, StoreError>>) -> Option<LockInfo> {
         let mut info = LockInfo::free(key);
         let mut fences = Vec::new();
@@ -97,8 +97,8 @@ impl Quorum {
         (is_anywhere || info.waiters > 0).then_some(info)
     }
 
-    /// Returns a page of one master's locks, each as all masters see it. A lock that a majority has is at one
-    /// of the first masters, whichever of them are too few for a majority without it.
+    /// Returns a page of one master's locks, each as all masters see it. Lists so many masters that the others
+    /// are too few for a majority: so each lock that a majority has is at one of them.
     pub(super) async fn list_page(self: &Arc<Self>, pattern: &str, from: u64) -> Result<LockPage, StoreError> {
         let asked = self.masters.len() - self.majority() + 1;
         let up = self.masters.iter().enumerate().filter(|(_, master)| master.is_up());

@@ -58,7 +58,7 @@ impl Credentials {
 
 type Provided = Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send>>;
 
-/// Where a manager gets the credentials for each new connection.
+/// The source of a manager's credentials for each new connection.
 #[derive(Clone, Default)]
 pub(super) struct Provider {
     function: Option<Arc<dyn Fn(ServerRole) -> Provided + Send + Sync>>,
@@ -74,7 +74,7 @@ struct PasswordFile {
 }
 
 impl PasswordFile {
-    /// Reads the file. While a file system does not answer, all who ask wait for the same answer, as
+    /// Reads the file. While a file system does not answer, all callers wait for the same answer, as
     /// each thread that waits for one stays until there is one.
     ///
     /// Cancel safe.

@@ -33,7 +33,7 @@ pub(super) struct Keyspace {
     spread: Spread,
 }
 
-/// How keys are spread over servers.
+/// The spread of keys over servers.
 #[derive(Debug)]
 enum Spread {
     /// All are on one server.
@@ -129,7 +129,7 @@ impl Keyspace {
         Cow::Borrowed(&self.counter)
     }
 
-    /// Returns how a script is told of the way in which messages reach this process.
+    /// Returns the argument that tells a script the way in which messages reach this process.
     pub(super) fn wakes(&self, wakes: Wakes) -> &'static str {
         match wakes {
             Wakes::Never => "0",
@@ -139,7 +139,7 @@ impl Keyspace {
         }
     }
 
-    /// Returns the number of those locks that one command can be about together with this one.
+    /// Returns the number of the lock's group: one command can be about several locks of one group.
     pub(super) fn group(&self, lock: &str) -> u16 {
         if self.is_of_cluster() { slot_of(lock) } else { 0 }
     }

@@ -10,7 +10,7 @@ use super::connection::dial::Dial;
 use super::credentials::{Credentials, Provider};
 use crate::store::health::ServerRole;
 
-/// How long a store waits for its servers.
+/// The time-outs of a store's connections and commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeOuts {
     /// The limit for making a connection, with all that is asked on it before its first use. By default

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::RedisStore;
 use crate::store::StoreError;
 
-/// The difference between the server's clock and this process's from which it is told. Far above
-/// what NTP leaves.
+/// The difference between the server's clock and this process's from which on the advice names it. Far
+/// above what NTP leaves.
 const FAR_OFF: Duration = Duration::from_secs(5);
 
 impl RedisStore {

@@ -19,11 +19,11 @@ pub(super) fn server(url: &str) -> Result<ConnectionInfo, String> {
     read(url).map_err(|problem| not_understood(&problem))
 }
 
-/// What to do instead of leaving certificates unchecked.
+/// The advice for settings that leave certificates unchecked.
 pub(super) const ALWAYS_CHECKED: &str = "certificates are always checked; leave it out, and give the authority's certificate by \
                                          `LockManagerBuilder::root_certificate`";
 
-/// What is wrong with TLS where it was not compiled in.
+/// The problem with TLS in a build without it, and its remedy.
 pub(super) const NEEDS_TLS: &str =
     "TLS needs the feature `tls`: `lock-runtime = { version = \"…\", features = [\"tls\"] }`";
 

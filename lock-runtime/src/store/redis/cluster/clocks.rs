@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::host::Moment;
 use crate::store::redis::connection::failure::Address;
 
-/// What a node has said about its clock.
+/// A reading of a node's clock.
 pub(super) struct Reading {
     address: Address,
     /// The time since 1970 that the node's clock had when the host's began, in microseconds. It lies between
-    /// these two, since it is not known when on the way to the answer the clock was read.
+    /// these two, since the node may have read its clock at any moment between the request and its answer.
     earliest: i128,
     latest: i128,
 }
@@ -43,7 +43,7 @@ pub(super) struct Difference {
     pub(super) by: Duration,
 }
 
-/// The differences that have been found, and are there as far as is known.
+/// The differences that have been found, and that no later reading has refuted.
 #[derive(Default)]
 pub(super) struct Clocks {
     found: Vec<Difference>,

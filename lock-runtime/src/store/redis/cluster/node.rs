@@ -30,7 +30,7 @@ pub(super) struct Node {
     /// Its identifier in the cluster, once it is known.
     pub(super) id: OnceLock<Box<str>>,
     pub(super) store: RedisStore,
-    /// The same, for what is sent behind `ASKING`.
+    /// The same, for commands that are sent behind `ASKING`.
     asking: RedisStore,
     health: Arc<Board>,
     /// Cancelled once the node has no slot any more.
@@ -42,7 +42,7 @@ pub(super) struct Node {
     has_owned: AtomicBool,
 }
 
-/// What all nodes of a cluster have in common.
+/// The settings and counts that all nodes of a cluster share.
 pub(super) struct Common {
     pub(super) host: Host,
     pub(super) dial: Dial,
@@ -104,7 +104,7 @@ impl Common {
 }
 
 impl Node {
-    /// Returns the store for what is sent behind `ASKING`, or for the rest.
+    /// Returns the store for commands that are sent behind `ASKING`, or for the others.
     pub(super) fn store(&self, is_asking: bool) -> &RedisStore {
         if is_asking { &self.asking } else { &self.store }
     }
@@ -133,7 +133,7 @@ impl Node {
         self.has_owned.load(Ordering::Relaxed) || asked == 0 || now.since(Moment::from_nanos(asked)) > STAYS_FOR
     }
 
-    /// Ends what is under way on the node, which has no slot any more. Wakes tasks.
+    /// Ends the requests under way on the node, which has no slot any more. Wakes tasks.
     pub(super) fn retire(&self) {
         self.retired.cancel();
         self.health.leave();
@@ -143,7 +143,7 @@ impl Node {
         self.retired.is_cancelled()
     }
 
-    /// Waits for an answer, unless the node is given up first: what it answers then does not count.
+    /// Waits for an answer, unless the node is given up first: its answer then does not count.
     ///
     /// Cancel safe if `answer` is.
     pub(super) async fn unless_retired<T>(

@@ -33,9 +33,9 @@ pub(super) struct Nodes {
     state: watch::Sender<State>,
     /// The number of the latest question where the slots are.
     asked: watch::Sender<u64>,
-    /// Repeats what a node was told that the next one may not know.
+    /// Repeats the releases of a former node that the next one may not know.
     repeat: OnceLock<Repeat>,
-    /// The nodes that have lost slots since that was told last.
+    /// The nodes that have lost slots, of which the receivers have not been told yet.
     former: Mutex<Former>,
     has_former: Arc<Notify>,
     clocks: Mutex<Clocks>,
@@ -60,8 +60,8 @@ struct Table {
 #[derive(Clone, Copy)]
 struct Owner {
     lane: u32,
-    /// The epoch of its configuration when that was told. Whoever gets a slot, by a move or as the
-    /// successor of a master, has one that is not lower.
+    /// The epoch of its configuration, as a node has told it. The next node that gets the slot, by a move or
+    /// as the successor of a master, has one that is not lower.
     epoch: u64,
 }
 
@@ -69,7 +69,7 @@ impl Owner {
     const NOBODY: Self = Self { lane: NOBODY, epoch: 0 };
 }
 
-/// What is known about the slots as a whole.
+/// The state of the search for the slots as a whole.
 enum State {
     Unasked,
     /// With the number of the question that was answered with this reason.
@@ -77,7 +77,7 @@ enum State {
     Known,
 }
 
-/// What a change of the table asks for, once it is unlocked.
+/// The consequences of a change of the table, which follow once it is unlocked.
 #[derive(Default)]
 struct Changes {
     entered: Vec<Arc<Node>>,
@@ -136,7 +136,7 @@ impl Nodes {
         })
     }
 
-    /// Sets the function that repeats what a node was told that the next one may not know.
+    /// Sets the function that repeats the releases of a former node that the next one may not know.
     pub(super) fn repeat_by(&self, repeat: impl Fn(&Arc<Self>, Unheard) + Send + Sync + 'static) {
         let _ = self.repeat.set(Box::new(repeat));
     }
@@ -256,10 +256,9 @@ impl Nodes {
         node
     }
 
-    /// Records that a slot is on the node at this address, as `by` says. Only the node that has the slot, as
-    /// far as is known, is believed: another one may not have heard yet who has taken over. What follows for
-    /// locks and places in queues is left to [`relocate`](Self::relocate), since many slots may move one by
-    /// one.
+    /// Records that a slot is on the node at this address, as `by` says. Believes only the node that has the
+    /// slot, as far as is known: another one may not have heard yet which node has taken over. Leaves the locks
+    /// and the places in queues to [`relocate`](Self::relocate), since many slots may move one by one.
     pub(super) fn mend(self: &Arc<Self>, slot: u16, by: &Node, address: &Address) {
         let mut changes = Changes::default();
         {
@@ -283,13 +282,13 @@ impl Nodes {
         self.former.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Is notified when there is something to [relocate](Self::relocate).
+    /// Returns a handle that is notified when there is something to [relocate](Self::relocate).
     pub(super) fn has_former(&self) -> Arc<Notify> {
         Arc::clone(&self.has_former)
     }
 
-    /// Has the locks and the places in queues looked at of all nodes that have lost slots since the last
-    /// time.
+    /// Has the receivers look at the locks, and the queues at the places, of all nodes that have lost slots
+    /// since the last time.
     pub(super) fn relocate(&self) {
         let former = std::mem::take(&mut *self.former());
         self.tell_of(former);
@@ -313,7 +312,7 @@ impl Nodes {
         node
     }
 
-    /// Takes in what a node of the cluster has told, unless it knows less than what is known already.
+    /// Takes in a node's view of the cluster, unless the node knows less than this process does already.
     pub(super) fn learn(self: &Arc<Self>, view: &View) {
         let mut changes = Changes::default();
         let now = self.common.host.now();
@@ -351,12 +350,12 @@ impl Nodes {
                 });
                 told.fill(owner);
             }
-            // How much it knows of those that have slots.
+            // The epoch in which the view knows each node.
             let known = |node: &Arc<Node>| node.id.get().map_or(0, |id| view.epoch_of(id));
             let known: BTreeMap<u32, u64> = table.nodes.iter().map(|(lane, node)| (*lane, known(node))).collect();
             for (slot, told) in (0..SLOTS).zip(told) {
                 let present = table.slots.get(usize::from(slot)).copied().unwrap_or(Owner::NOBODY);
-                // Of a slot that nobody has, the node must know who had it.
+                // A view in which no node has the slot must know the node that had it.
                 let epoch = match told.lane {
                     NOBODY => known.get(&present.lane).copied().unwrap_or_default(),
                     _ => told.epoch,
@@ -390,8 +389,7 @@ impl Nodes {
         }
     }
 
-    /// Compares clocks that nodes have told at about the same time, and tells of those that differ by too
-    /// much.
+    /// Compares clocks that nodes have told at about the same time, and logs those that differ by too much.
     pub(super) fn compare(&self, readings: &[Reading]) {
         let skew = self.common.skew;
         let mut clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -420,7 +418,7 @@ impl Nodes {
     }
 
     /// Records why it is not known where the slots are, and the number of the question that was answered
-    /// with it. What was known before stays.
+    /// with it. Slots that were known before stay known.
     pub(super) fn is_missing(&self, reason: &StoreError, question: u64) {
         let is_news = self.state.send_if_modified(|state| {
             let is_missing = !matches!(state, State::Known);
@@ -459,7 +457,7 @@ impl Nodes {
         }
     }
 
-    /// Does what a change of the table asks for, which wakes tasks.
+    /// Carries out the consequences of a change of the table, which wakes tasks.
     fn follow(self: &Arc<Self>, changes: Changes) {
         let receivers = self.losses().clone();
         for node in changes.entered {

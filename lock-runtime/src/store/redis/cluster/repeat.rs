@@ -55,8 +55,8 @@ async fn send(nodes: &Arc<Nodes>, releases: &[Release], until: Moment) {
     loop {
         match send_once(nodes, releases).await {
             Ok(()) => return,
-            // The key may have a lock of another kind by now. The others have been released, which is not
-            // told.
+            // The key may have a lock of another kind by now. The node has released the others, and
+            // does not say so.
             Err(error) if error.is_permanent() => {
                 if releases.len() > 1 {
                     for one in releases {

@@ -29,7 +29,7 @@ pub(super) struct Route<'a> {
     patience: Duration,
     turns: u32,
     pauses: u32,
-    /// What the caller is told of each try that is followed by another.
+    /// The receipt in which a try that is followed by another leaves its error for the caller.
     receipt: Option<&'a Receipt>,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Route<'a> {
     }
 
     /// Has the receipt say why the request was refused last, for a caller that has no time for another
-    /// try. What it said of an earlier request is forgotten.
+    /// try. Removes the reason of an earlier request from it.
     pub(super) fn telling(mut self, receipt: &'a Receipt) -> Self {
         receipt.refused(None);
         self.receipt = Some(receipt);

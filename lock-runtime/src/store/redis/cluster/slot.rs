@@ -49,7 +49,7 @@ fn crc16(text: &str) -> u16 {
     })
 }
 
-/// That of each byte.
+/// The CRC of each byte.
 const OF_BYTES: [u16; 256] = {
     let mut of_bytes = [0; 256];
     let mut byte: u16 = 0;

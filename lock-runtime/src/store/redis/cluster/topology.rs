@@ -40,7 +40,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// milliseconds when ten thousand locks are held.
 const RELOCATED: Duration = Duration::from_millis(100);
 
-/// What a node has told.
+/// A node's view of the cluster.
 pub(super) struct View {
     /// The epoch of the cluster, which grows when a slot changes hands.
     pub(super) epoch: u64,
@@ -69,7 +69,7 @@ pub(super) struct Topology {
 }
 
 impl Topology {
-    /// Begins to ask, once it is wanted, and tells `nodes` the answers. `seeds` are asked first.
+    /// Begins to ask, once the store is used, and tells `nodes` the answers. `seeds` are asked first.
     ///
     /// # Errors
     /// Fails if the lock thread cannot be started.
@@ -110,8 +110,8 @@ fn spawn_until(
     })
 }
 
-/// Has locks and places looked at whose slots have moved: at once, and then for all that have moved during
-/// a pause.
+/// Has `nodes` look at locks and places whose slots have moved: at once, and then at all that have moved
+/// during a pause.
 async fn relocate(nodes: Weak<Nodes>, has_former: Arc<Notify>, host: Host) {
     loop {
         has_former.notified().await;
@@ -139,14 +139,14 @@ struct Unanswered {
     /// The time of the first one.
     since: Moment,
     questions: u32,
-    /// The address under which it was told that the cluster is away.
+    /// The address in the report that the cluster is away, once there was one.
     told: Option<Box<str>>,
 }
 
 /// An answer, and the connection for the next question.
 type Answer = (Address, Result<(Told, MultiplexedConnection), StoreError>);
 
-/// What one node has told.
+/// One node's answers about the slots and the time.
 struct Told {
     view: View,
     clock: Option<Reading>,
@@ -156,7 +156,7 @@ struct Told {
 
 impl Watch {
     async fn run(mut self, mut questions: tokio::sync::watch::Receiver<u64>) {
-        // Nothing is asked before the store is used.
+        // Asks nothing before the store is used.
         if *questions.borrow_and_update() == 0 && questions.changed().await.is_err() {
             return;
         }
@@ -192,7 +192,7 @@ impl Watch {
                     });
                     outage.questions += 1;
                     nodes.is_missing(&error, question);
-                    // Of the nodes that are known, each tells of itself.
+                    // Each of the nodes that are known reports its own outage.
                     if outage.questions > 1 && outage.told.is_none() && !nodes.is_known() {
                         let (lane, address) = (NO_LANE, nodes.shown());
                         outage.told = Some(address.clone());

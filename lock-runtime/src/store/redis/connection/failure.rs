@@ -45,11 +45,11 @@ const LOG_IN: &str = "give a valid user and password in the URL, `redis://user:p
 
 const OF_CLUSTER: &str = "give the URL of the cluster, `redis+cluster://host,host`";
 
-/// The advice for what does not know `HELLO`.
+/// The advice for a server, or a proxy, that does not know `HELLO`.
 pub(super) const NEEDS_HELLO: &str =
     "give the URL of the server itself, of Redis 6 or later, or let the proxy before it pass `HELLO 3` on";
 
-/// The advice for what hangs up, after which another try may succeed.
+/// The advice for a server that hangs up, after which another try may succeed.
 const LOOK_THERE: &str = "check that a server is up behind this address, that its log names no other reason, and that the URL begins with \
                           `rediss://` if it takes TLS only, then try again";
 
@@ -88,7 +88,7 @@ impl Reason {
         Self::new(ReasonKind::Lasting, text, advice)
     }
 
-    /// Returns the reason for an error behind which nothing was heard.
+    /// Returns the reason for the error of a connection on which the server said nothing.
     pub(super) fn hung_up(error: &RedisError) -> Self {
         let text = format!("the server closed the connection without an answer: {error}");
         Self::new(ReasonKind::HungUp, text, LOOK_THERE)
@@ -123,8 +123,8 @@ impl fmt::Display for Reason {
 
 impl Error for Reason {}
 
-/// Has its reason as its source, since an `io::Error` tells the source of what it contains, and not
-/// what that is.
+/// An error with the reason as its source: an `io::Error` passes on the source of the error that it
+/// contains, and not that error itself.
 #[derive(Debug)]
 struct Carried(Reason);
 
@@ -154,8 +154,8 @@ pub(super) fn has_panicked(error: &StoreError) -> bool {
         .is_some_and(|reason| reason.kind == ReasonKind::Panicked)
 }
 
-/// What a node of a cluster answers about keys that it does not serve, or not all of them. The
-/// command was not carried out.
+/// The answer of a node of a cluster about keys of which it serves none, or not all. The node has not
+/// carried out the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::store::redis) enum Redirect {
     /// Another node, at this address, has this slot, which need not be that of a call's lock: a node has

@@ -1,4 +1,4 @@
-//! What the connections of a store tell about its servers.
+//! The health of a store's servers, as its connections report it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,17 +12,17 @@ use crate::store::health::{ServerHealth, ServerRole, ServerState};
 use crate::store::{Lane, LossHint, LossReceiver, StoreError};
 
 /// The number of response time-outs after which a connection that works, and of which nothing has
-/// been heard, no longer counts: its runtime stands still, so it would not notice its end. One that is
-/// driven is heard of within twice the response time-out.
+/// been heard, no longer counts: its runtime stands still, so it would not notice its end. A connection
+/// that is driven reports within twice the response time-out.
 const COUNTS_FOR: u32 = 3;
 /// The number of failed attempts in a row, on one connection, that make an outage. A connection that is
 /// made anew at once is none.
 const OUTAGE: u32 = 2;
 
-/// What the connections to one server tell of it, in the health of a store's servers. Its row is the
-/// first one, or in a cluster the one with its address.
+/// The board on which the connections to one server note its state, as a row in the health of a store's
+/// servers. The row is the first one, or in a cluster the one with the server's address.
 ///
-/// What is noted is told by [`tell`](Self::tell), which wakes tasks and logs, and so is called without any
+/// [`tell`](Self::tell) reports what they have noted. It wakes tasks and logs, and so is called without any
 /// lock: a waker may act at once, and a subscriber may use the manager.
 pub(in crate::store::redis) struct Board {
     host: Host,
@@ -201,7 +201,7 @@ impl Board {
         receivers.push(receiver);
     }
 
-    /// Tells of what was noted. Must not be called while a lock is held.
+    /// Tells the watchers and the receivers what was noted. Must not be called while a lock is held.
     pub(super) fn tell(&self) {
         if self.is_untold.swap(false, Ordering::AcqRel) {
             self.servers.send_modify(|_| ());
@@ -255,7 +255,7 @@ impl Board {
         self.note(slot, Change::Up, |_| false);
     }
 
-    /// Changes the row, in step with what is known of the connections.
+    /// Changes the row, in step with the states of the connections.
     fn note(&self, slot: u64, change: Change<'_>, note: impl FnOnce(&mut ServerHealth) -> bool) {
         let told = self.host.now();
         let mut slots = self.slots();
@@ -287,7 +287,7 @@ impl Board {
         });
     }
 
-    /// Notes what came of asking a sentinel.
+    /// Notes the outcome of a question to a sentinel.
     pub(in crate::store::redis) fn sentinel(&self, address: &str, failure: Option<StoreError>) {
         let now = self.now();
         self.servers.send_if_modified(|servers| {

@@ -13,7 +13,7 @@ use super::failure::Reason;
 
 /// The number of bytes that are kept. The longest refusal of a server has about a thousand.
 const KEPT: usize = 4096;
-/// The number of characters that are shown of what is no answer of a server.
+/// The number of characters that an error shows of a text that is no answer of a server.
 const SHOWN: usize = 60;
 /// The first bytes of the answers of RESP, versions 2 and 3.
 const TYPES: &[u8] = b"-+:$*_#,(!=%~>|";
@@ -21,17 +21,17 @@ const TYPES: &[u8] = b"-+:$*_#,(!=%~>|";
 /// Tells the reason for an error of a stream, if it is known.
 pub(super) type ReasonOf = fn(&io::Error) -> Option<Reason>;
 
-/// What has been heard.
+/// The first bytes that the server has sent, and the reason for an error of the stream, if it is known.
 #[derive(Default)]
 struct Said {
     bytes: Vec<u8>,
     reason: Option<Reason>,
 }
 
-/// What is heard on a [`Listening`] stream. Once this is dropped, nothing is kept any more.
+/// The record of a [`Listening`] stream. Once it is dropped, the stream keeps nothing any more.
 pub(super) struct Heard(Arc<Mutex<Said>>);
 
-/// Returns the stream, and what will be heard on it.
+/// Returns the stream, and the record of what the server says on it.
 pub(super) fn listen<S>(stream: S, reason_of: ReasonOf) -> (Listening<S>, Heard) {
     let said = Arc::default();
     let listening = Listening {
@@ -87,7 +87,7 @@ fn something_else(said: &[u8]) -> Reason {
     )
 }
 
-/// A stream on which what the server says is kept for a [`Heard`].
+/// A stream that keeps the server's words for a [`Heard`].
 pub(super) struct Listening<S> {
     stream: S,
     reason_of: ReasonOf,
@@ -110,8 +110,8 @@ impl<S: AsyncRead + Unpin> Listening<S> {
         }
     }
 
-    /// Passes on what came of a write. If that failed, reads first what the server had said before it
-    /// closed the connection.
+    /// Passes on the outcome of a write. If the write failed, first reads what the server had said before
+    /// it closed the connection.
     fn written<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let Poll::Ready(Err(error)) = &written else {
             return written;

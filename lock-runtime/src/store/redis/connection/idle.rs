@@ -55,7 +55,7 @@ pub(super) async fn keep_up(host: Host, mut slot: WeakSlot, response: Duration) 
                 }
                 true
             }
-            // Another try would panic again. A call that asks is told so.
+            // Another try would panic again. A call that asks gets that error.
             Err(error) if failure::has_panicked(&error) => {
                 drop((live, up));
                 slot.made().await;

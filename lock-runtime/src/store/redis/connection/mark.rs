@@ -130,7 +130,7 @@ impl Mark {
     }
 
     /// Records an answer. The server counted `opens_in` before `now`, so no process takes it to be open
-    /// too early. Returns what is new about a closed server.
+    /// too early. Returns the news of a closed server, if there is any.
     fn learn(&self, now: Moment, value: String, opens_in: Duration) -> Option<News> {
         let mut known = self.known();
         known.was_open |= known.opens <= now;
@@ -143,7 +143,7 @@ impl Mark {
     }
 }
 
-/// What is told of a server that is closed.
+/// News of a closed server, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     /// It has not been seen open before.

@@ -146,7 +146,7 @@ impl Place {
     }
 }
 
-/// What is known about the present server.
+/// The state of the search for the present server.
 enum State {
     Unasked,
     /// With the number of the question that was answered with this reason.
@@ -154,7 +154,7 @@ enum State {
     Known(Box<Target>),
 }
 
-/// The server that a store uses at present. Shared between its connections and those who find the
+/// The server that a store uses at present. Shared between its connections and the tasks that find the
 /// server.
 pub(in crate::store::redis) struct CurrentMaster {
     state: watch::Sender<State>,

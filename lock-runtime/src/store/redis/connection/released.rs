@@ -1,4 +1,4 @@
-//! What a server has been told that another one may not know which takes over from it.
+//! Releases that one server knows, and that a server taking over from it may not know.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -22,10 +22,10 @@ pub(super) struct Released(Mutex<VecDeque<(Moment, Release)>>);
 
 /// Releases that are to be repeated.
 pub(in crate::store::redis) struct Unheard {
-    /// Those that take calls out of queues. They come first, since the present server would hand a
+    /// The releases that take calls out of queues. They come first, since the present server would hand a
     /// lock to a call that has left.
     pub(in crate::store::redis) places: Vec<Release>,
-    /// The others, latest first: those that the present server is the least likely to know.
+    /// The others, latest first: the present server is the least likely to know the latest ones.
     pub(in crate::store::redis) releases: Vec<Release>,
 }
 

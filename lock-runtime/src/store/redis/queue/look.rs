@@ -302,7 +302,7 @@ impl Queue {
         }));
     }
 
-    /// Tells those who wait for locks that this server no longer keeps that their places are lost.
+    /// Tells the calls that wait for locks which this server no longer keeps that their places are lost.
     pub(in crate::store::redis) fn lapse(&self, is_elsewhere: impl Fn(&str) -> bool) {
         let tickets: Vec<Vec<_>> = {
             let waiting = self.waiting();

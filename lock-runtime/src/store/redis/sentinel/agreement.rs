@@ -1,4 +1,4 @@
-//! Which server the sentinels name, from what each of them says.
+//! Decides which server the sentinels name, from the answer of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use crate::host::Moment;
 use crate::store::StoreError;
 
-/// The time after which most sentinels are asked a second time whether they name another server than
-/// the present one, though no failover shows that it took over. Longer than the others need to hear of
-/// a failover.
+/// The time after which a sentinel is asked again that names another server than the present one,
+/// though no failover shows that it took over. Longer than the other sentinels need to hear of a
+/// failover.
 pub(super) const AGAIN: Duration = Duration::from_secs(3);
 
-/// The time for which fewer than half of the sentinels of the URL must have answered before that is told:
-/// the locks do not need them as long as the master stays.
+/// The time for which fewer than half of the sentinels of the URL must have answered before the store
+/// reports it: the locks do not need them as long as the master stays.
 const SILENT: Duration = Duration::from_secs(30);
 
-/// What one sentinel says about the master.
+/// One sentinel's answer about the master.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct View {
     /// Grows with every failover. Epochs of different groups of sentinels cannot be compared.
@@ -54,7 +54,7 @@ pub(super) struct Other {
     pub(super) address: String,
 }
 
-/// Who a sentinel is, and which group it belongs to.
+/// The run id of a sentinel, and the others of its group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
     /// Its own run id. Its user may not be allowed to ask for that.
@@ -62,7 +62,7 @@ pub(super) struct Group {
     pub(super) others: Vec<Other>,
 }
 
-/// What follows from an answer.
+/// The consequence of an answer.
 #[derive(Debug)]
 pub(super) enum Decision {
     /// Nothing yet, since others have not answered.
@@ -91,7 +91,7 @@ struct Sentinel {
     named: Option<(Moment, Moment)>,
 }
 
-/// What a sentinel says that names a server.
+/// The answer of a sentinel that names a server.
 #[derive(Clone, Copy)]
 struct Vote<'a> {
     sentinel: &'a str,
@@ -112,7 +112,7 @@ impl<'a> Vote<'a> {
         self.others().chain(self.group.id.as_deref()).collect()
     }
 
-    /// Returns what tells this sentinel from others. It may be known by a host name and by an address,
+    /// Returns the names that tell this sentinel from others. It may be known by a host name and by an address,
     /// and counts once: by its run id, or else because no other one names the same others.
     fn identity(self) -> BTreeSet<&'a str> {
         match &self.group.id {
@@ -157,18 +157,18 @@ pub(super) struct Agreement {
     /// The run ids of the group that the present server belongs to.
     members: BTreeSet<String>,
     /// The time since which fewer than half of the sentinels of the URL have answered, and `true` once
-    /// that was told.
+    /// [`attendance`](Self::attendance) has reported that.
     silent: Option<(Moment, bool)>,
 }
 
-/// What is told of the sentinels of the URL as a whole.
+/// A report on the sentinels of the URL as a whole.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Attendance {
     /// Fewer than half of them have answered for [`SILENT`].
     Low {
         answering: usize,
         sentinels: usize,
-        /// What each of them says.
+        /// The answer of each of them.
         said: String,
     },
     /// At least half of them answer again, after this time.
@@ -198,15 +198,15 @@ impl Agreement {
         is_new
     }
 
-    /// Records which group a sentinel has told that it belongs to.
+    /// Records the group that a sentinel has named as its own.
     pub(super) fn is_of(&mut self, sentinel: &str, group: Group) {
         if let Some(known) = self.sentinels.get_mut(sentinel) {
             known.group = group;
         }
     }
 
-    /// Removes the sentinels that neither one of the URL names nor one that such a one names, and so on.
-    /// Returns their names.
+    /// Removes the sentinels that no sentinel of the URL names, directly or through others. Keeps those of
+    /// the URL. Returns the names of the removed ones.
     pub(super) fn forget_unnamed(&mut self) -> Vec<String> {
         let mut named: BTreeSet<&str> = self.given.iter().map(String::as_str).collect();
         let mut unread: Vec<&str> = named.iter().copied().collect();
@@ -265,8 +265,8 @@ impl Agreement {
         known.answer = Some(view);
     }
 
-    /// Returns what is to be told of the sentinels of the URL at `now`, once for each time in which few of
-    /// them answer.
+    /// Returns the report on the sentinels of the URL that is due at `now`, if there is one: once for each
+    /// time in which few of them answer, and once for its end.
     pub(super) fn attendance(&mut self, now: Moment) -> Option<Attendance> {
         let answers = || self.given.iter().map(|name| (name, self.sentinels.get(name)));
         let answering = answers().filter(|(_, known)| known.is_some_and(|known| matches!(known.answer, Some(Ok(_)))));
@@ -312,7 +312,7 @@ impl Agreement {
         let Some(view) = chosen.map(|(view, _)| view).or(self.present.as_ref()).cloned() else {
             return Decision::Stay;
         };
-        // Those that name the server are its group.
+        // The sentinels that name the server are its group.
         let group: Vec<Vote<'_>> = votes
             .into_iter()
             .filter(|vote| vote.view.server() == view.server())
@@ -382,7 +382,7 @@ impl Agreement {
                 return Ok(choice);
             }
         }
-        // The others are waited for as long as their own time-outs last.
+        // Waits for the others as long as their own time-outs last.
         if !is_complete {
             return Err(Decision::Wait);
         }
@@ -397,7 +397,7 @@ impl Agreement {
         Err(Decision::Missing(reason, questions.min().unwrap_or_default()))
     }
 
-    /// Returns what sentinels of the group name after a failover.
+    /// Returns the server that sentinels of the group name after a failover.
     fn succeeding<'a>(&self, present: &View, votes: &[Vote<'a>]) -> Option<Choice<'a>> {
         let later = votes
             .iter()
@@ -405,13 +405,13 @@ impl Agreement {
         latest(&later.copied().collect::<Vec<_>>())
     }
 
-    /// Returns what most sentinels of the URL name in a higher epoch.
+    /// Returns the server that most sentinels of the URL name in a higher epoch.
     fn named_by_most_of_the_url<'a>(&self, present: &View, votes: &[Vote<'a>]) -> Option<Choice<'a>> {
         let later = votes.iter().filter(|vote| vote.view.epoch > present.epoch).copied();
         self.agreed(&later.collect::<Vec<_>>())
     }
 
-    /// Returns what most sentinels name that have been asked twice, in whichever epoch.
+    /// Returns the server that most sentinels have named twice, in whichever epoch.
     fn insisted_on<'a>(&self, present: &View, votes: &[Vote<'a>]) -> Option<Choice<'a>> {
         let insist = votes.iter().filter(|vote| vote.view != present && vote.steady >= AGAIN);
         let (view, deciding) = self.agreed(&insist.copied().collect::<Vec<_>>())?;
@@ -454,7 +454,7 @@ impl Agreement {
         )
     }
 
-    /// Returns the reason why what a few sentinels say is not believed.
+    /// Returns the reason why the answers of a few sentinels do not decide.
     fn too_few(&self, votes: &[Vote<'_>]) -> StoreError {
         let given = votes.iter().filter(|vote| vote.is_given).count();
         let said = self.each(|view| {
@@ -493,7 +493,7 @@ impl Agreement {
 /// A server, and the sentinels that name it.
 type Choice<'a> = (&'a View, Vec<Vote<'a>>);
 
-/// Returns what more than half of those with the highest epoch name.
+/// Returns the server that more than half of the sentinels with the highest epoch name.
 fn latest<'a>(votes: &[Vote<'a>]) -> Option<Choice<'a>> {
     let highest = votes.iter().map(|vote| vote.view.epoch).max()?;
     let latest = || votes.iter().filter(|vote| vote.view.epoch == highest).copied();

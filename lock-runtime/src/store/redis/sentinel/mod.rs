@@ -1,7 +1,7 @@
 //! Finds the master that sentinels watch, and follows it when another server takes over.
 //!
 //! Each sentinel has a task of its own on the lock thread, which asks it every ten seconds, when a
-//! connection of the store fails, and when the sentinel sends word of a failover. What it sends is
+//! connection of the store fails, and when the sentinel sends word of a failover. Such a message is
 //! a hint, and only its answers count. One that did not answer is asked every second or two, since
 //! it cannot send word of a failover.
 
@@ -152,7 +152,7 @@ impl Inner {
     /// Takes in a sentinel's answer to a question of this time. Returns `true` if it names another
     /// server than the present one.
     ///
-    /// What the sentinels have agreed on is published while their views are locked, so in order.
+    /// Publishes the sentinels' decision while their views are locked, so in order.
     fn learn(&self, sentinel: &str, view: Result<View, Trouble>, question: u64, asked: Moment) -> bool {
         let mut agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
         agreement.learn(sentinel, view, question, asked);
@@ -280,7 +280,7 @@ impl Watch {
     async fn run(mut self) {
         let inner = Arc::clone(&self.inner);
         let host = &inner.host;
-        // Nothing is asked before the first connection is wanted.
+        // Asks nothing before a connection to the master is wanted.
         if *self.requests.borrow_and_update() == 0 && self.requests.changed().await.is_err() {
             return;
         }
