@@ -7,14 +7,14 @@ plant claim-believed lock-runtime/src/store/redis/queue/queue.lua \
     'by 1000000000000:0:abc'
 
 plant class-believed lock-runtime/src/store/redis/ops/shared.lua \
-    'return is_class(class_of(value)) and' \
+    'return most_of(class_of(value)) and' \
     'return' \
     promises sharing::a_forged_member_of_a_shared_queue_keeps_the_others_waiting_for_a_claim_at_most \
     'kept a reader out'
 
 plant counted-twice lock-runtime/src/store/redis/ops/shared.lua \
-    "return is_class(class_of(value)) and not redis.call('ZSCORE', held.lock, value)" \
-    'return is_class(class_of(value))' \
+    "return most_of(class_of(value)) and not redis.call('ZSCORE', held.lock, value)" \
+    'return most_of(class_of(value))' \
     promises sharing::a_holder_that_somebody_puts_into_the_queue_again_counts_once \
     'the tally is not the number of holders'
 

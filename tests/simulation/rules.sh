@@ -9,7 +9,7 @@ plant valid-for-half-the-lease lock-runtime/src/hold/margins.rs \
     '(lease / 2).saturating_sub(Self::drift(lease)).saturating_sub(self.skew)'
 
 plant tokens-of-the-same-second lock-runtime/src/store/redis/ops/next_fence.lua \
-    "return redis.call('GET', counter)" \
+    "return token or redis.call('GET', counter)" \
     "return string.format('%.0f', micros - micros % 1000000)"
 
 plant lost-but-not-ended lock-runtime/src/hold/upkeep/watchdog.rs \
@@ -26,7 +26,7 @@ plant attempts-beyond-the-wait lock-runtime/src/acquire/attempt.rs \
     'limit.min(self.left(now))' \
     'limit'
 
-plant last-come-first-served lock-runtime/src/store/redis/queue/queue.lua \
+plant last-come-first-served lock-runtime/src/store/redis/queue/queue_first.lua \
     "redis.pcall('ZRANGEBYSCORE', queue, 1, '+inf', 'LIMIT', 0, 1)" \
     "redis.pcall('ZREVRANGEBYSCORE', queue, '+inf', 1, 'LIMIT', 0, 1)"
 

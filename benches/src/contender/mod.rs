@@ -43,7 +43,7 @@ const HANGING: &str = "LOCK_BENCH_HANGING";
 /// If set, this library with its defaults is measured alone, as two builds are compared.
 pub(crate) const OURS_ALONE: &str = "LOCK_BENCH_OURS_ALONE";
 
-/// The names of the contenders to measure, with commas between them, as they stand in the tables. Unless it is set, all.
+/// The names of the contenders to measure, with semicolons between them, as they stand in the tables. Unless it is set, all.
 const ONLY: &str = "LOCK_BENCH_CONTENDERS";
 
 pub(crate) use ours::Variant;
@@ -87,7 +87,7 @@ impl Contender {
         }));
         all.extend([Self::Raw, Self::Local]);
         if let Ok(names) = std::env::var(ONLY) {
-            all.retain(|contender| names.split(',').any(|name| name == contender.to_string()));
+            all.retain(|contender| names.split(';').any(|name| name.trim() == contender.to_string()));
         }
         all
     }

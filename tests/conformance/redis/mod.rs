@@ -7,3 +7,4 @@ mod mark;
 mod refusals;
 mod shared;
 mod store;
+mod together;

@@ -99,13 +99,13 @@ fn main() -> mlua::Result<()> {
             is_done(bench.ask(&["SET", "l:a", VALUE, "NX", "PX", "30000"])) && is_done(bench.ask(&["DEL", "l:a"]))
         });
         bench.measure("acquire and release, with a token", 2, |bench| {
-            is_done(bench.run("acquire", &["l:a", QUEUE, FENCE], &[VALUE, "30000", "1", "0"]))
+            is_done(bench.run("acquire", &["l:a", QUEUE, FENCE], &["1", "0", VALUE, "30000"]))
                 && is_done(bench.run("release", &["l:a", QUEUE], &["l:%lock-wake:", VALUE, "0", "", ""]))
         });
         bench.measure("acquire, join, release to it, take, release", 5, |bench| {
             let lock = ["l:a", QUEUE, FENCE];
             let join = [OTHER, "30000", "l:%lock-wake:", "fedcba9876543210", "1", MEMBER];
-            is_done(bench.run("acquire", &lock, &[VALUE, "30000", "0", "0"]))
+            is_done(bench.run("acquire", &lock, &["0", "0", VALUE, "30000"]))
                 && is_done(bench.run("join", &lock, &join))
                 && is_done(bench.run("release", &["l:a", QUEUE], &["l:%lock-wake:", VALUE, "0", "", ""]))
                 && is_done(bench.run("take", &["l:a", FENCE], &[OTHER, "30000", "0"]))
@@ -119,7 +119,7 @@ fn main() -> mlua::Result<()> {
             is_done(bench.run(
                 "shared_acquire",
                 &["l:b", queue, FENCE],
-                &[READER, "30000", "0", "l:%lock-wake:"],
+                &["l:%lock-wake:", "0", "0", READER, "30000"],
             )) && is_done(bench.run(
                 "shared_release",
                 &["l:b", queue],

@@ -1,7 +1,8 @@
 //! The Lua scripts, each in the form that suits the server's version. Renewal, release and fence
 //! compare the holder's value and act in one script, since another client can act between two
 //! commands, and none of them creates a lock. A script that grants a lock takes the fencing token
-//! first, so one that fails halfway leaves no lock.
+//! first, so one that fails halfway leaves no lock. Where a run for several locks fails, each request
+//! is sent again by itself, and finds what the run has left.
 
 use std::sync::LazyLock;
 
@@ -77,20 +78,15 @@ const WRITE_FIRST: &str = "if not string.find(redis.pcall('PEXPIRE', KEYS[1], ''
   redis.call('PEXPIRE', KEYS[1], '')
 end";
 pub(super) const NEXT_FENCE: &str = include_str!("ops/next_fence.lua");
-pub(super) const QUEUE: &str = include_str!("queue/queue.lua");
+const FIRST_IN: &str = include_str!("queue/queue_first.lua");
+pub(super) const QUEUE: &str = concat!(include_str!("queue/queue_first.lua"), include_str!("queue/queue.lua"));
 const STAND: &str = include_str!("queue/queue_stand.lua");
-/// The common part of the shared modes, then each mode.
-const SHARED: [&str; 6] = [
-    NEXT_FENCE,
-    QUEUE,
-    include_str!("ops/shared.lua"),
-    include_str!("ops/read_write.lua"),
-    include_str!("ops/semaphore.lua"),
-    include_str!("ops/owner.lua"),
-];
+/// The rule by which holders share a lock, then the functions of the shared modes.
+const SHARING: &str = include_str!("ops/sharing.lua");
+const SHARED: [&str; 4] = [NEXT_FENCE, SHARING, QUEUE, include_str!("ops/shared.lua")];
 
 pub(super) static ACQUIRE: LazyLock<LockScript> =
-    LazyLock::new(|| LockScript::new(&[NEXT_FENCE, QUEUE, include_str!("ops/exclusive_acquire.lua")]));
+    LazyLock::new(|| LockScript::new(&[NEXT_FENCE, FIRST_IN, include_str!("ops/exclusive_acquire.lua")]));
 pub(super) static RENEW: LazyLock<LockScript> =
     LazyLock::new(|| LockScript::for_held(&[include_str!("ops/exclusive_renew.lua")]));
 pub(super) static RELEASE: LazyLock<LockScript> = LazyLock::new(|| {
@@ -127,7 +123,7 @@ pub(super) static MARK: LazyLock<LockScript> =
 /// The scripts that take a lock, for a server that keeps a mark.
 const MARKED: &str = include_str!("ops/marked.lua");
 pub(super) static MARKED_ACQUIRE: LazyLock<LockScript> =
-    LazyLock::new(|| LockScript::new(&[MARKED, NEXT_FENCE, QUEUE, include_str!("ops/exclusive_acquire.lua")]));
+    LazyLock::new(|| LockScript::new(&[MARKED, NEXT_FENCE, FIRST_IN, include_str!("ops/exclusive_acquire.lua")]));
 pub(super) static MARKED_ACQUIRE_ALL: LazyLock<LockScript> =
     LazyLock::new(|| LockScript::new(&[MARKED, NEXT_FENCE, QUEUE, include_str!("ops/acquire_all.lua")]));
 pub(super) static MARKED_JOIN: LazyLock<LockScript> =
@@ -135,12 +131,23 @@ pub(super) static MARKED_JOIN: LazyLock<LockScript> =
 pub(super) static MARKED_TAKE: LazyLock<LockScript> =
     LazyLock::new(|| LockScript::for_held(&[MARKED, NEXT_FENCE, include_str!("queue/queue_take.lua")]));
 
-pub(super) static SHARED_ACQUIRE: LazyLock<LockScript> =
-    LazyLock::new(|| LockScript::new(&shared(&[include_str!("ops/shared_acquire.lua")])));
+pub(super) static SHARED_ACQUIRE: LazyLock<LockScript> = LazyLock::new(|| {
+    let (common, others) = (
+        include_str!("ops/shared_acquire.lua"),
+        include_str!("ops/shared_acquire_others.lua"),
+    );
+    let [next_fence, sharing, queue, shared] = SHARED;
+    LockScript::new(&[next_fence, sharing, common, queue, shared, others])
+});
 pub(super) static SHARED_RENEW: LazyLock<LockScript> =
     LazyLock::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_renew.lua")])));
-pub(super) static SHARED_RELEASE: LazyLock<LockScript> =
-    LazyLock::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_release.lua")])));
+pub(super) static SHARED_RELEASE: LazyLock<LockScript> = LazyLock::new(|| {
+    let (common, others) = (
+        include_str!("ops/shared_release.lua"),
+        include_str!("ops/shared_release_others.lua"),
+    );
+    LockScript::for_held(&[&[common], &SHARED[..], &[others]].concat())
+});
 pub(super) static SHARED_FENCE: LazyLock<LockScript> =
     LazyLock::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_fence.lua")])));
 pub(super) static SHARED_JOIN: LazyLock<LockScript> =

@@ -1,5 +1,5 @@
 //! Sends many commands in few round trips: the commands that a runtime's tasks have ready at one
-//! time go out together, and releases among them share a script run. The commands under way are
+//! time go out together, and acquires and releases among them share runs of a script. The commands under way are
 //! bounded, and the others wait before they are sent: more would time out behind each other and be
 //! sent again, until nothing gets through. A call that waits for that reserves nothing, so one that
 //! is no longer polled is passed over.
@@ -21,15 +21,15 @@ use tokio::sync::{mpsc, oneshot};
 use crate::host::{Host, Sleep, Timer};
 use crate::store::redis::keyspace::{Beside, Keyspace};
 use crate::store::redis::reply::millis;
-use crate::store::redis::scripts::release_of;
+use crate::store::redis::scripts::{ACQUIRE, Form, LockScript, SHARED_ACQUIRE, release_of};
 use crate::store::{HolderValue, LeaveFree, Limited};
 
 /// The maximum number of commands sent together: a longer script would delay the server's other
 /// clients.
 pub(super) const TOGETHER: usize = 100;
-/// The maximum number of releases in shared modes in one script run. Each has more to check, and
+/// The maximum number of acquires or releases in shared modes in one script run. Each has more to check, and
 /// lets waiters in.
-pub(super) const SHARED_RELEASES: usize = 32;
+pub(super) const SHARED_TOGETHER: usize = 32;
 /// The number of awaited answers above which further commands are sent together. *Measured* on 2
 /// cores: sending each command by itself is a third faster with 16 tasks, and a third slower with
 /// 64 tasks, also if these are spread over the nodes of a cluster.
@@ -72,6 +72,7 @@ pub(in crate::store::redis) enum What {
     Take(Take),
     /// The same, behind which the server's mark is read.
     Marked(Take),
+    Acquire(Acquire),
     Release(Release),
 }
 
@@ -97,6 +98,58 @@ impl Take {
         set.arg("SET").arg(&*self.lock).arg(&*self.value);
         set.arg("NX").arg("GET").arg("PX").arg(self.ttl);
         set
+    }
+}
+
+/// A request for a lock that takes a script.
+pub(in crate::store::redis) struct Acquire {
+    pub(in crate::store::redis) lock: Arc<str>,
+    pub(in crate::store::redis) value: Arc<str>,
+    /// In ms.
+    pub(in crate::store::redis) ttl: u64,
+    pub(in crate::store::redis) terms: Terms,
+}
+
+/// The terms that all requests in one run of a script share.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::store::redis) struct Terms {
+    pub(in crate::store::redis) fence: bool,
+    pub(in crate::store::redis) mode: AcquireMode,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::store::redis) enum AcquireMode {
+    Exclusive {
+        fair: bool,
+    },
+    /// Any other.
+    Shared {
+        /// `true` to use all the commands that these modes need.
+        all_commands: bool,
+    },
+}
+
+impl AcquireMode {
+    fn is_shared(self) -> bool {
+        matches!(self, Self::Shared { .. })
+    }
+}
+
+impl Terms {
+    fn script(self) -> &'static LockScript {
+        match self.mode {
+            AcquireMode::Exclusive { .. } => &ACQUIRE,
+            AcquireMode::Shared { .. } => &SHARED_ACQUIRE,
+        }
+    }
+
+    /// Returns the arguments in front of those for each lock.
+    fn write_to(self, command: &mut Cmd, names: &Keyspace) {
+        let fence = u8::from(self.fence);
+        match self.mode {
+            AcquireMode::Exclusive { fair } => command.arg(fence).arg(u8::from(fair)),
+            AcquireMode::Shared { all_commands } => command.arg(&names.channels).arg(fence).arg(u8::from(all_commands)),
+        };
     }
 }
 
@@ -502,9 +555,12 @@ impl Batcher {
                 let op = Op { what: marked, reply };
                 Box::pin(send_together(connection, self.pack(std::iter::once(op))))
             }
+            What::Acquire(acquire) => {
+                let command = acquire_command(By::Hash, self.flags, &self.names, std::slice::from_ref(&acquire));
+                Box::pin(async move { reply.give(the_one(connection.req_packed_command(&command).await)) })
+            }
             What::Release(release) => {
-                let script = release_of(release.is_shared).form(self.flags);
-                let command = self::release("EVALSHA", &script.hash, &self.names, std::slice::from_ref(&release));
+                let command = release_command(By::Hash, self.flags, &self.names, std::slice::from_ref(&release));
                 Box::pin(async move { reply.give(the_one(connection.req_packed_command(&command).await)) })
             }
         }
@@ -516,36 +572,38 @@ impl Batcher {
             replies: Vec::with_capacity(ops.len()),
             reads_mark: false,
         };
-        // The releases by what one script can release together: exclusive locks, or those in shared modes,
-        // of one group.
-        let mut releases: BTreeMap<(bool, u16), Releases> = BTreeMap::new();
+        // By what one run can do together, for the locks of one group.
+        let mut runs = Runs::new();
         for Op { what, reply } in ops {
             match what {
+                What::Acquire(acquire) => {
+                    let kind = (Kind::Acquire(acquire.terms), self.names.group(&acquire.lock));
+                    let run = packed.run_of(kind, &acquire.lock, reply, &mut runs, self);
+                    run.acquires.push(acquire);
+                }
                 What::Release(release) => {
-                    let kind = (release.is_shared, self.names.group(&release.lock));
-                    let of_its_kind = releases.entry(kind).or_default();
-                    of_its_kind.add(release, reply);
-                    if kind.0 && of_its_kind.what.len() == SHARED_RELEASES {
-                        packed.add_releases(of_its_kind, self);
-                    }
+                    let is_shared = release.is_shared;
+                    let kind = (Kind::Release { is_shared }, self.names.group(&release.lock));
+                    let run = packed.run_of(kind, &release.lock, reply, &mut runs, self);
+                    run.releases.push(release);
                 }
                 What::Command(command, about) => {
-                    packed.add_command(command, about, &mut releases, self);
+                    packed.add_command(command, about, &mut runs, self);
                     packed.replies.push(Replies::One(reply));
                 }
                 What::Take(take) => {
-                    packed.add_command(take.command(), Some(hash(&take.lock)), &mut releases, self);
+                    packed.add_command(take.command(), Some(hash(&take.lock)), &mut runs, self);
                     packed.replies.push(Replies::One(reply));
                 }
                 What::Marked(take) => {
-                    packed.add_command(take.command(), Some(hash(&take.lock)), &mut releases, self);
+                    packed.add_command(take.command(), Some(hash(&take.lock)), &mut runs, self);
                     packed.replies.push(Replies::Marked(reply));
                     packed.reads_mark = true;
                 }
             }
         }
-        for releases in releases.values_mut() {
-            packed.add_releases(releases, self);
+        for run in runs.values_mut() {
+            packed.add_run(run, self);
         }
         if packed.reads_mark {
             packed.pipeline.cmd("GET").arg(&self.names.mark);
@@ -554,20 +612,43 @@ impl Batcher {
     }
 }
 
-/// Releases that are sent as one command.
+/// The runs of scripts that a batch gathers, by their kinds and by the groups of their locks.
+type Runs = BTreeMap<(Kind, u16), Run>;
+
+/// The kind of requests that one run of a script carries out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Acquire(Terms),
+    Release { is_shared: bool },
+}
+
+impl Kind {
+    fn is_shared(self) -> bool {
+        match self {
+            Self::Acquire(terms) => terms.mode.is_shared(),
+            Self::Release { is_shared } => is_shared,
+        }
+    }
+}
+
+/// Acquires or releases that are sent as one command.
 #[derive(Default)]
-struct Releases {
-    what: Vec<Release>,
+struct Run {
+    acquires: Vec<Acquire>,
+    releases: Vec<Release>,
     replies: Vec<Counted>,
     /// The locks' hashes.
     locks: Vec<u64>,
 }
 
-impl Releases {
-    fn add(&mut self, release: Release, reply: Counted) {
-        self.locks.push(hash(&release.lock));
-        self.what.push(release);
-        self.replies.push(reply);
+impl Run {
+    fn command(&self, batcher: &Batcher) -> Cmd {
+        let Batcher { flags, names, .. } = batcher;
+        if self.acquires.is_empty() {
+            release_command(By::Hash, *flags, names, &self.releases)
+        } else {
+            acquire_command(By::Hash, *flags, names, &self.acquires)
+        }
     }
 }
 
@@ -589,29 +670,45 @@ enum Replies {
 }
 
 impl Packed {
-    fn add_command(
-        &mut self,
-        command: Cmd,
-        about: Option<u64>,
-        releases: &mut BTreeMap<(bool, u16), Releases>,
-        batcher: &Batcher,
-    ) {
-        // A command must not overtake the release of the lock it is about.
-        for releases in releases.values_mut() {
-            if about.is_none_or(|about| releases.locks.contains(&about)) {
-                self.add_releases(releases, batcher);
+    fn add_command(&mut self, command: Cmd, about: Option<u64>, runs: &mut Runs, batcher: &Batcher) {
+        // It must not overtake what was asked for the same lock before.
+        for run in runs.values_mut() {
+            if about.is_none_or(|about| run.locks.contains(&about)) {
+                self.add_run(run, batcher);
             }
         }
         self.pipeline.add_command(command);
     }
 
-    fn add_releases(&mut self, releases: &mut Releases, batcher: &Batcher) {
-        let Releases { what, replies, .. } = std::mem::take(releases);
-        if let Some(first) = what.first() {
-            let script = release_of(first.is_shared).form(batcher.flags);
-            let command = release("EVALSHA", &script.hash, &batcher.names, &what);
-            self.pipeline.add_command(command);
-            self.replies.push(Replies::Each(replies));
+    /// Returns the run that an acquire or a release of this lock is to be a part of.
+    fn run_of<'a>(
+        &mut self,
+        kind: (Kind, u16),
+        lock: &str,
+        reply: Counted,
+        runs: &'a mut Runs,
+        batcher: &Batcher,
+    ) -> &'a mut Run {
+        let lock = hash(lock);
+        for (other, run) in &mut *runs {
+            if *other != kind && run.locks.contains(&lock) {
+                self.add_run(run, batcher);
+            }
+        }
+        let run = runs.entry(kind).or_default();
+        if kind.0.is_shared() && run.locks.len() == SHARED_TOGETHER {
+            self.add_run(run, batcher);
+        }
+        run.locks.push(lock);
+        run.replies.push(reply);
+        run
+    }
+
+    fn add_run(&mut self, run: &mut Run, batcher: &Batcher) {
+        let run = std::mem::take(run);
+        if !run.locks.is_empty() {
+            self.pipeline.add_command(run.command(batcher));
+            self.replies.push(Replies::Each(run.replies));
         }
     }
 }
@@ -684,11 +781,49 @@ pub(in crate::store::redis) fn hash(lock: &str) -> u64 {
     FixedState::default().hash_one(lock)
 }
 
-pub(super) fn release(name: &str, script: &str, names: &Keyspace, releases: &[Release]) -> Cmd {
+/// The way in which a command names its script.
+#[derive(Clone, Copy)]
+pub(super) enum By {
+    Hash,
+    /// For a server that does not have it.
+    Source,
+}
+
+/// Returns the command that asks for locks on the same terms. `flags` is `true` if the server knows script
+/// flags.
+pub(super) fn acquire_command(by: By, flags: bool, names: &Keyspace, acquires: &[Acquire]) -> Cmd {
+    let mut command = Cmd::with_capacity(8 + 4 * acquires.len(), 192 + 256 * acquires.len());
+    let Some(Acquire { terms, lock, .. }) = acquires.first() else {
+        return command;
+    };
+    run_script(&mut command, by, terms.script().form(flags));
+    command.arg(2 * acquires.len() + usize::from(terms.fence));
+    let is_shared = terms.mode.is_shared();
+    for acquire in acquires {
+        command
+            .arg(&*acquire.lock)
+            .arg(names.queue_in(&acquire.lock, is_shared));
+    }
+    // While a slot moves, a node of a cluster refuses a script for a key that it does not have, and there is no
+    // counter where nobody takes tokens.
+    if terms.fence {
+        command.arg(&*names.counter(lock));
+    }
+    terms.write_to(&mut command, names);
+    for acquire in acquires {
+        command.arg(&*acquire.value).arg(acquire.ttl);
+    }
+    command
+}
+
+/// Returns the command that releases locks of one kind, likewise.
+pub(super) fn release_command(by: By, flags: bool, names: &Keyspace, releases: &[Release]) -> Cmd {
+    let is_shared = releases.first().is_some_and(|release| release.is_shared);
     let are_plain = releases.iter().all(Release::is_plain);
     let each = if are_plain { 3 } else { 6 };
     let mut command = Cmd::with_capacity(4 + each * releases.len(), 128 + 256 * releases.len());
-    command.arg(name).arg(script).arg(2 * releases.len());
+    run_script(&mut command, by, release_of(is_shared).form(flags));
+    command.arg(2 * releases.len());
     for release in releases {
         command.arg(&*release.lock).arg(release.queue(names));
     }
@@ -705,4 +840,11 @@ pub(super) fn release(name: &str, script: &str, names: &Keyspace, releases: &[Re
         }));
     }
     command
+}
+
+fn run_script(command: &mut Cmd, by: By, script: &Form) {
+    match by {
+        By::Hash => command.arg("EVALSHA").arg(&script.hash),
+        By::Source => command.arg("EVAL").arg(&script.source),
+    };
 }

@@ -105,7 +105,7 @@ pub(super) async fn check_permissions(
     let given_back = [&names.channels, "probe", "0", "", ""];
     for command in [
         set,
-        run("EVAL", &acquire.source, &keys, &["somebody else", "1000", "0", "0"]),
+        run("EVAL", &acquire.source, &keys, &["0", "0", "somebody else", "1000"]),
         run("EVAL", &renew.source, &keys[..1], &["probe", "1000"]),
         run("EVAL", &release.source, release_keys, &given_back),
         run("EVALSHA", &release.hash, release_keys, &given_back),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::batcher::{Release, SHARED_RELEASES, TOGETHER};
+use super::batcher::{Release, SHARED_TOGETHER, TOGETHER};
 use super::failure;
 use super::released::{Released, Unheard};
 use super::slot::{Connection, ConnectionSlot, Purpose, Server};
@@ -107,7 +107,7 @@ impl RuntimeConnections {
         };
         let id = runtime.id();
         let slots = self.inner.slots.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, slot)) = slots.iter().find(|(home, _)| *home == id) {
+        if let Some(slot) = known(&slots, id) {
             return look(slot);
         }
         drop(slots);
@@ -117,7 +117,7 @@ impl RuntimeConnections {
     fn open(&self, id: RuntimeId, runtime: &Runtime) -> ConnectionSlot {
         let mut slots = self.inner.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = known(&slots, id) {
-            return slot;
+            return slot.clone();
         }
         let purpose = Purpose::Commands {
             checked: Arc::clone(&self.inner.checked),
@@ -225,9 +225,8 @@ impl RuntimeConnections {
     }
 }
 
-fn known(slots: &[(RuntimeId, ConnectionSlot)], id: RuntimeId) -> Option<ConnectionSlot> {
-    let found = slots.iter().find(|(home, _)| *home == id);
-    found.map(|(_, slot)| slot.clone())
+fn known(slots: &[(RuntimeId, ConnectionSlot)], id: RuntimeId) -> Option<&ConnectionSlot> {
+    slots.iter().find(|(home, _)| *home == id).map(|(_, slot)| slot)
 }
 
 /// Releases that are repeated until the server has answered each of them. Those that it knows
@@ -252,7 +251,7 @@ impl Repeated {
     /// Returns `false` if the server has not answered in time.
     async fn send(&self, releases: Vec<Release>) -> bool {
         let (shared, exclusive): (Vec<_>, Vec<_>) = releases.into_iter().partition(|release| release.is_shared);
-        for (releases, together) in [(exclusive, TOGETHER), (shared, SHARED_RELEASES)] {
+        for (releases, together) in [(exclusive, TOGETHER), (shared, SHARED_TOGETHER)] {
             for releases in releases.chunks(together) {
                 if !self.send_some(releases).await {
                     return false;

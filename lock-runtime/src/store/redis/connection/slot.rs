@@ -13,7 +13,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{oneshot, watch};
 
-use super::batcher::{self, Release, Reply, Sender, Take, What};
+use super::batcher::{self, Acquire, By, Release, Reply, Sender, Take, What, acquire_command, release_command};
 use super::dial::Dial;
 use super::failure::{self, Reason};
 use super::handshake::{self, Mode};
@@ -23,7 +23,6 @@ use super::mark::Mark;
 use super::place::{Place, Target};
 use crate::host::{self, Host, Moment, Runtime, Timer};
 use crate::store::redis::keyspace::Keyspace;
-use crate::store::redis::scripts::release_of;
 use crate::store::redis::settings::TimeOuts;
 use crate::store::{HolderValue, Lane, Limited, LossHint, LossReceiver, StoreError, StoreFuture, within};
 
@@ -162,6 +161,8 @@ pub(in crate::store::redis) struct Connection {
     round_trip: AtomicU64,
     /// The number of commands without an answer, on a connection for sharded channels.
     unanswered: AtomicUsize,
+    /// Set once a lock in a shared mode was taken by all the commands that these modes need.
+    pub(in crate::store::redis) allows_shared: AtomicBool,
 }
 
 impl Connection {
@@ -616,6 +617,39 @@ impl ConnectionSlot {
         self.in_flight(live, both).await
     }
 
+    /// Takes a lock by a script. `acquire` makes the request, once more where it has to be asked again by itself.
+    pub(in crate::store::redis) async fn acquire(
+        &self,
+        live: &Connection,
+        acquire: impl Fn() -> Acquire,
+    ) -> Result<Value, RedisError> {
+        let waited_for = live.batcher.as_ref().map(Sender::wait_for);
+        let command = |by| acquire_command(by, live.server.is_7, self.names(), &[acquire()]);
+        let batcher = self.batcher_of(live);
+        let answer = match batcher {
+            Some(batcher) => {
+                self.send(live, batcher, Limited::Acquires, What::Acquire(acquire()))
+                    .await
+            }
+            None => batcher::the_one(self.send_directly(live, command(By::Hash)).await),
+        };
+        drop(waited_for);
+        let again = match &answer {
+            // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster.
+            Err(error) if failure::is_missing_script(error) => By::Source,
+            // The run may have failed for the sake of another lock in it, before or after it took this one. Whoever
+            // has a lock already and asks again is granted it.
+            Err(error) if batcher.is_some() && failure::sort(error, true).is_permanent() => By::Hash,
+            _ => return answer,
+        };
+        // Boxed, since it is rare.
+        let alone = Box::pin(async {
+            let lock = acquire().lock;
+            self.call(live, Limited::Acquires, &lock, command(again)).await
+        });
+        batcher::the_one(alone.await)
+    }
+
     /// Returns `true` if the server is one of several masters, and keeps a mark.
     pub(in crate::store::redis) fn keeps_mark(&self) -> bool {
         self.inner.server.mark.is_some()
@@ -692,7 +726,7 @@ impl ConnectionSlot {
             self.send(live, batcher, Limited::Releases, What::Release(release()))
                 .await
         } else {
-            let release = release_command("EVALSHA", live, &[release()], names);
+            let release = release_command(By::Hash, live.server.is_7, names, &[release()]);
             batcher::the_one(self.send_directly(live, release).await)
         };
         drop(waited_for);
@@ -700,7 +734,7 @@ impl ConnectionSlot {
             // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster. Boxed,
             // since it is rare.
             Err(error) if failure::is_missing_script(&error) => {
-                batcher::the_one(Box::pin(self.release_by("EVAL", live, &[release()], names)).await)
+                batcher::the_one(Box::pin(self.release_by(By::Source, live, &[release()], names)).await)
             }
             answer => answer,
         }
@@ -713,18 +747,18 @@ impl ConnectionSlot {
         releases: &[Release],
         names: &Keyspace,
     ) -> Result<(), RedisError> {
-        match self.release_by("EVALSHA", live, releases, names).await {
+        match self.release_by(By::Hash, live, releases, names).await {
             Err(error) if failure::is_missing_script(&error) => {
-                self.release_by("EVAL", live, releases, names).await.map(drop)
+                self.release_by(By::Source, live, releases, names).await.map(drop)
             }
             answer => answer.map(drop),
         }
     }
 
-    /// Releases locks of one kind by a command with this name.
+    /// Releases locks of one kind by one command.
     async fn release_by(
         &self,
-        name: &str,
+        by: By,
         live: &Connection,
         releases: &[Release],
         names: &Keyspace,
@@ -733,7 +767,7 @@ impl ConnectionSlot {
             [one] => &*one.lock,
             _ => "",
         };
-        let command = release_command(name, live, releases, names);
+        let command = release_command(by, live.server.is_7, names, releases);
         self.call(live, Limited::Releases, lock, command).await
     }
 
@@ -1188,6 +1222,7 @@ impl ConnectionSlot {
             asked: AtomicU64::new(0),
             round_trip: AtomicU64::new(round_trip),
             unanswered: AtomicUsize::new(0),
+            allows_shared: AtomicBool::new(false),
         })
     }
 
@@ -1242,13 +1277,6 @@ impl ConnectionSlot {
             receiver(hint.clone());
         }
     }
-}
-
-/// Returns the command with this name that releases locks of one kind.
-fn release_command(name: &str, live: &Connection, releases: &[Release], names: &Keyspace) -> Cmd {
-    let script = release_of(releases.first().is_some_and(|release| release.is_shared)).form(live.server.is_7);
-    let text = if name == "EVAL" { &script.source } else { &script.hash };
-    batcher::release(name, text, names, releases)
 }
 
 /// Sends a command right behind `ASKING`, in one piece: other commands cannot come between.

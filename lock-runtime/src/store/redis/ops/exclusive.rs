@@ -8,8 +8,8 @@ use redis::Value;
 use crate::host::Timer;
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::failure::sort;
+use crate::store::redis::connection::{Acquire, AcquireMode, Release, Reply, Report, Take, Terms, What, the_one};
 use crate::store::redis::connection::{Connection, ConnectionSlot};
-use crate::store::redis::connection::{Release, Reply, Report, Take, What};
 use crate::store::redis::connection::{eval, eval_about, eval_for_lock};
 use crate::store::redis::keyspace::drawing;
 use crate::store::redis::reply::{
@@ -42,24 +42,63 @@ impl RedisStore {
         if may_hold && let Some(answer) = acquire_by_set(&commands, &live, request, mark).await? {
             return Ok(answer);
         }
+        let terms = Terms {
+            fence: request.fence,
+            mode: AcquireMode::Exclusive { fair: request.fair },
+        };
+        // If the plain `SET` found the caller's own value, a failure here does not mean that
+        // nothing was taken. Boxed, so that the futures of plain requests have no room for it.
+        let answer = Box::pin(async {
+            match mark {
+                None => self.acquire_by_script(&commands, &live, request, terms).await,
+                Some(mark) => self.acquire_marked(&commands, &live, request, mark).await,
+            }
+        });
+        answer
+            .await
+            .map_err(|error| if may_hold { error.into_unknown() } else { error })
+    }
+
+    /// Takes a lock by a script, which other requests may share.
+    pub(super) async fn acquire_by_script(
+        &self,
+        commands: &ConnectionSlot,
+        live: &Connection,
+        request: &AcquireRequest<'_>,
+        terms: Terms,
+    ) -> Result<Attempt, StoreError> {
+        let acquire = || Acquire {
+            lock: Arc::clone(request.key),
+            value: Arc::clone(request.value.text()),
+            ttl: millis(request.ttl),
+            terms,
+        };
+        let answer = commands.acquire(live, acquire).await;
+        attempt(&answer.map_err(|error| sort(&error, true))?)
+    }
+
+    /// Takes a lock of a server that keeps a mark.
+    async fn acquire_marked(
+        &self,
+        commands: &ConnectionSlot,
+        live: &Connection,
+        request: &AcquireRequest<'_>,
+        mark: &str,
+    ) -> Result<Attempt, StoreError> {
         let queue = self.names.queue(request.key);
         let counter = self.names.counter(request.key);
         let keys: [&str; 3] = [request.key, &queue, &counter];
         let keys = drawing(request.fence, &keys);
         let scripts: [&LockScript; 2] = [&ACQUIRE, &MARKED_ACQUIRE];
-        let answer = eval_for_lock(&commands, &live, scripts, mark, request.key, keys, |command| {
+        let answer = eval_for_lock(commands, live, scripts, Some(mark), request.key, keys, |command| {
             command
-                .arg(request.value.as_str())
-                .arg(millis(request.ttl))
                 .arg(u8::from(request.fence))
-                .arg(u8::from(request.fair));
+                .arg(u8::from(request.fair))
+                .arg(request.value.as_str())
+                .arg(millis(request.ttl));
         });
-        // If the plain `SET` found the caller's own value, a failure here does not mean that
-        // nothing was taken. Boxed, so that the futures of plain requests have no room for it.
-        let answer = Box::pin(answer)
-            .await
-            .map_err(|error| if may_hold { error.into_unknown() } else { error });
-        attempt(&answer?)
+        let answer = the_one(Ok(answer.await?)).map_err(|error| sort(&error, true))?;
+        attempt(&answer)
     }
 
     pub(in crate::store::redis) async fn renew_exclusive(

@@ -1,21 +1,31 @@
--- Takes an exclusive lock.
--- KEYS: the lock, its queue, and the fencing counter if a token is taken.
--- ARGV: the holder's value, the lease in ms, 1 to take a fencing token, 1 to let the waiters in the
--- queue go first.
--- Returns {1, token or ''} if granted, {0, the holder's value or '', the rest of its lease in ms}
--- if busy.
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then
-  return {0, holder, redis.call('PTTL', KEYS[1])}
+-- Takes exclusive locks.
+-- KEYS: for each lock the lock and its queue, then the fencing counter if tokens are taken.
+-- ARGV: 1 to take fencing tokens, 1 to let the waiters in the queues go first, then for each lock the holder's
+-- value and the lease in ms.
+-- Returns for each lock {1, token or ''} if granted, {0, the holder's value or '', the rest of its lease in ms}
+-- if busy, or an error.
+local locks = (#ARGV - 2) / 2
+local answers = {}
+for i = 1, locks do
+  local lock, queue, value, lease = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i + 1], ARGV[2 * i + 2]
+  -- pcall: a key of another type must not keep the other locks from being taken.
+  local holder = redis.pcall('GET', lock)
+  if type(holder) == 'table' then
+    answers[i] = holder
+  elseif holder and holder ~= value then
+    answers[i] = {0, holder, redis.call('PTTL', lock)}
+  -- pcall: as in `first_in`, which costs more.
+  elseif not holder and ARGV[2] == '1' and redis.pcall('PTTL', queue) ~= -2 and first_in(queue) then
+    answers[i] = {0, '', 0}
+  else
+    -- Takes the token first: if that fails, no lock is left behind.
+    local fence = ARGV[1] == '1' and next_fence(KEYS[#KEYS], locks - i + 1) or ''
+    if holder then
+      redis.call('PEXPIRE', lock, lease)
+    else
+      redis.call('SET', lock, value, 'NX', 'PX', lease)
+    end
+    answers[i] = {1, fence}
+  end
 end
-if not holder and ARGV[4] == '1' and first_in(KEYS[2]) then
-  return {0, '', 0}
-end
--- Takes the token first: if that fails, no lock is left behind.
-local fence = ARGV[3] == '1' and next_fence(KEYS[3]) or ''
-if holder then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-else
-  redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
-end
-return {1, fence}
+return answers

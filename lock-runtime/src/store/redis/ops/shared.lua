@@ -6,35 +6,37 @@
 -- share until the key is free.
 -- Without a holder there is no key. The key expires with the last lease.
 
--- Each mode adds a function or pattern to these tables, under the first letter of its classes. The
--- pattern of its classes:
-local forms = {}
--- Returns true if a holder of this class can share the lock with the present holders.
-local admits = {}
--- Returns true if a holder of this class may pass the waiters in the queue.
-local passes = {}
--- True if all holders of this class share one fencing token.
-local shares_token = {}
-
 local function class_of(value)
   return string.match(value, '^([^:]*):') or ''
 end
 
--- Returns true if a mode has this class. A waiter of any other class would never be admitted, and
--- the waiters behind it would wait for ever.
-local function is_class(class)
-  local form = forms[string.sub(class, 1, 1)]
-  return form and string.match(class, form)
-end
-
+-- Returns true if a holder of this class can share the lock with the present holders: with those of its
+-- class, and semaphores with other sizes up to the smallest one.
 local function is_admitted(held, class)
-  local admit = admits[string.sub(class, 1, 1)]
-  return admit and admit(held.counts, class)
+  local most, taken = most_of(class), 0
+  if not most then
+    return false
+  end
+  local is_semaphore = string.sub(class, 1, 1) == 's'
+  for other, count in pairs(held.counts) do
+    if other ~= class and not (is_semaphore and string.sub(other, 1, 1) == 's') then
+      return false
+    end
+    most = math.min(most, most_of(other) or 1)
+    taken = taken + count
+  end
+  return taken < most
 end
 
+-- All holders of an owner's lock share one fencing token.
+local function shares_token(class)
+  return string.sub(class, 1, 1) == 'o'
+end
+
+-- Returns true if a holder of this class may pass the waiters in the queue: one of the owner that has the
+-- lock. Otherwise a workflow could wait for itself.
 local function may_pass(held, class)
-  local pass = passes[string.sub(class, 1, 1)]
-  return pass and pass(held.counts, class)
+  return shares_token(class) and held.counts[class] ~= nil and is_admitted(held, class)
 end
 
 -- Records the tally of a class after holders of it have left. The last tally stays until the next
@@ -107,8 +109,7 @@ end
 
 -- Returns a fencing token for a holder of this class.
 local function token_for(held, class, counter)
-  local shares = shares_token[string.sub(class, 1, 1)]
-  return shares and held.token or next_fence(counter)
+  return shares_token(class) and held.token or next_fence(counter)
 end
 
 -- The number of waiters at the front of the queue that `serve` searches for those that may pass the
@@ -119,7 +120,7 @@ local MOST_PASSED = 500
 local function put(held, value, ends, token)
   local class = class_of(value)
   local count = (held.counts[class] or 0) + 1
-  if token ~= '' and shares_token[string.sub(class, 1, 1)] then
+  if token ~= '' and shares_token(class) then
     redis.call('ZADD', held.lock, ends, value, count, '#' .. class, 0, 'fence:' .. token)
     held.token = token
   else
@@ -168,8 +169,9 @@ local function serve(held, queue, channels, asked)
   local served = {}
   local mode = {
     is_possible = function(value)
-      -- A value that holds the lock already would be counted twice.
-      return is_class(class_of(value)) and not redis.call('ZSCORE', held.lock, value)
+      -- A waiter of no class would never be admitted, and those behind it would wait for ever. A value that
+      -- holds the lock already would be counted twice.
+      return most_of(class_of(value)) and not redis.call('ZSCORE', held.lock, value)
     end,
     admits = function(value)
       return is_admitted(held, class_of(value))
@@ -229,7 +231,7 @@ local function enter(held, queue, counter, value, lease, fencing)
   local fence = fencing and token_for(held, class, counter) or ''
   local ends = held.now + lease
   if again then
-    if fence ~= '' and fence ~= held.token and shares_token[string.sub(class, 1, 1)] then
+    if fence ~= '' and fence ~= held.token and shares_token(class) then
       redis.call('ZADD', lock, 0, 'fence:' .. fence)
     end
     redis.call('ZADD', lock, ends, value)

@@ -1,11 +1,12 @@
 //! The shared modes, which are all but exclusive: readers or a writer, a semaphore's permits, an
-//! owner's holders. Each mode's Lua file defines which holders can share the lock.
+//! owner's holders. `sharing.lua` defines which holders can share a lock.
+
+use std::sync::atomic::Ordering;
 
 use crate::store::redis::RedisStore;
-use crate::store::redis::connection::eval;
-use crate::store::redis::keyspace::drawing;
-use crate::store::redis::reply::{attempt, millis, released};
-use crate::store::redis::scripts::{SHARED_ACQUIRE, SHARED_FENCE, SHARED_RENEW};
+use crate::store::redis::connection::{AcquireMode, Terms};
+use crate::store::redis::reply::released;
+use crate::store::redis::scripts::{SHARED_FENCE, SHARED_RENEW};
 use crate::store::{AcquireRequest, Attempt, Fence, HolderValue, Ownership, ReleaseRequest, RenewRequest, StoreError};
 
 impl RedisStore {
@@ -17,18 +18,17 @@ impl RedisStore {
         let live = commands.live().await?;
         commands.mark(&live, request.value).await?;
         request.receipt.sent_on(live.number);
-        let queue = self.names.queue_for(request.key, request.value);
-        let counter = self.names.counter(request.key);
-        let keys: [&str; 3] = [request.key, &queue, &counter];
-        let keys = drawing(request.fence, &keys);
-        let answer = eval(&commands, &live, &SHARED_ACQUIRE, keys, |command| {
-            command
-                .arg(request.value.as_str())
-                .arg(millis(request.ttl))
-                .arg(u8::from(request.fence))
-                .arg(&self.names.channels);
-        });
-        attempt(&answer.await?)
+        // The first one finds a command that the server does not allow, before it takes a lock.
+        let is_first = !live.allows_shared.load(Ordering::Relaxed);
+        let terms = Terms {
+            fence: request.fence,
+            mode: AcquireMode::Shared { all_commands: is_first },
+        };
+        let attempt = self.acquire_by_script(&commands, &live, request, terms).await?;
+        if is_first && matches!(attempt, Attempt::Granted { .. }) {
+            live.allows_shared.store(true, Ordering::Relaxed);
+        }
+        Ok(attempt)
     }
 
     /// Renews locks of all modes, with one script run for the shared modes and one for the

@@ -6,7 +6,7 @@ local held = look(KEYS[1], now_ms())
 local class = class_of(ARGV[1])
 if redis.call('ZSCORE', KEYS[1], ARGV[1]) then
   local fence = token_for(held, class, KEYS[2])
-  if shares_token[string.sub(class, 1, 1)] then
+  if shares_token(class) then
     redis.call('ZADD', KEYS[1], 0, 'fence:' .. fence)
   end
   return fence

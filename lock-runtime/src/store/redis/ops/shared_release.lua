@@ -6,36 +6,37 @@
 -- exclusive locks use.
 -- Returns for each lock nil (the value does not hold it), 0 (released or kept, and it has other
 -- holders), 1 (released, and it is free) or an error.
-local now = now_ms()
 
-local function release(lock, queue, value, keep, member)
-  leave(queue, member)
-  -- pcall: a key of another type must not stop the release of the other locks.
-  local ends = redis.pcall('ZSCORE', lock, value)
-  if type(ends) == 'table' then
-    return ends
-  end
-  local held = look(lock, now)
-  local done = false
-  if ends and tonumber(ends) > now then
-    done = true
-    if keep == '0' then
-      take_out(held, value)
-    else
-      redis.call('ZADD', lock, now + keep, kept_name(value))
-      redis.call('ZREM', lock, value)
-    end
-    expire_with_last(held)
-  elseif keep ~= '0' then
-    done = redis.call('ZSCORE', lock, kept_name(value)) ~= false
-  end
-  serve(held, queue, ARGV[1])
-  settle(held)
-  return done and (next(held.counts) and 0 or 1)
-end
-
+-- The common case first, before any function is created: the lock has no waiters, and all its holders are of one
+-- class, with leases that are not over and no token that they share.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local answers = {}
+local others = false
 for i = 1, #KEYS / 2 do
-  answers[i] = release(KEYS[2 * i - 1], KEYS[2 * i], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i])
+  local lock, value = KEYS[2 * i - 1], ARGV[4 * i - 2]
+  local class = string.match(value, '^([^:]*):')
+  if class and ARGV[4 * i - 1] == '0' and ARGV[4 * i] == '' then
+    -- The only tally, and the holder whose lease ends first.
+    -- pcall: a key of another type must not stop the release of the other locks.
+    local found = redis.pcall('ZRANGE', lock, 0, 1, 'WITHSCORES')
+    if found[1] == '#' .. class and found[4] and tonumber(found[4]) > now and redis.pcall('PTTL', KEYS[2 * i]) == -2 then
+      if found[2] ~= '1' then
+        answers[i] = false
+        if redis.call('ZREM', lock, value) == 1 then
+          redis.call('ZADD', lock, found[2] - 1, '#' .. class)
+          local last = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
+          redis.call('PEXPIRE', lock, math.max(last - now, 1))
+          answers[i] = 0
+        end
+      elseif found[3] == value then
+        redis.call('DEL', lock)
+        answers[i] = 1
+      end
+    end
+  end
+  others = others or answers[i] == nil
 end
-return answers
+if not others then
+  return answers
+end

@@ -48,12 +48,6 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
-local function first_in(queue)
-  -- pcall: a user without permission for the queue can still use the lock.
-  local found = redis.pcall('ZRANGEBYSCORE', queue, 1, '+inf', 'LIMIT', 0, 1)
-  return not found.err and found[1]
-end
-
 local DEAF, IN_CLUSTER, IN_SHARD = 0.5, 0.25, 0.125
 local MARKS = {['0'] = DEAF, ['2'] = IN_CLUSTER, ['3'] = IN_SHARD}
 

@@ -274,14 +274,18 @@ impl Draw<'_> {
             (locks.len(), keys.collect::<Vec<String>>())
         };
         match name {
-            "acquire" => (
-                vec![lock, queue, counter],
-                vec![value, self.lease(), self.flag(), self.flag()],
-            ),
-            "shared_acquire" => (
-                vec![lock, queue, counter],
-                vec![value, self.lease(), self.flag(), channels],
-            ),
+            "acquire" | "shared_acquire" => {
+                let (count, mut keys) = with_queues(self);
+                keys.push(counter);
+                let mut arguments = vec![self.flag(), self.flag()];
+                if name == "shared_acquire" {
+                    arguments.insert(0, channels);
+                }
+                for _ in 0..count {
+                    arguments.extend([self.value(), self.lease()]);
+                }
+                (keys, arguments)
+            }
             "renew" | "shared_renew" => {
                 let locks = self.locks();
                 let arguments = locks.iter().flat_map(|_| {

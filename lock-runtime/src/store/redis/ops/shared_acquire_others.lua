@@ -1,0 +1,20 @@
+-- The other cases: the lock has waiters, or holders of other classes, or some whose lease is over, or no room, or
+-- this very holder; or an owner takes a token.
+for i = 1, locks do
+  local lock, queue, value, lease = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i + 2], ARGV[2 * i + 3]
+  -- pcall: a key of another type must not keep the other locks from being taken.
+  local found = not answers[i] and redis.pcall('ZSCORE', lock, value)
+  if type(found) == 'table' then
+    answers[i] = found
+  elseif not answers[i] and is_spent() then
+    -- The next look is due at once.
+    answers[i] = {0, '', 0}
+  elseif not answers[i] then
+    local held = look(lock, now)
+    serve(held, queue, ARGV[1])
+    local fence = enter(held, queue, KEYS[#KEYS], value, lease, fencing)
+    answers[i] = fence and {1, fence} or {0, first_to_end(held)}
+    settle(held)
+  end
+end
+return answers

@@ -1,0 +1,35 @@
+-- The other cases: the lock has waiters, or holders of other classes, or some whose lease is over, or a token; or
+-- a place is to be kept, or a member taken out of the queue.
+
+local function release(lock, queue, value, keep, member)
+  leave(queue, member)
+  -- pcall: a key of another type must not stop the release of the other locks.
+  local ends = redis.pcall('ZSCORE', lock, value)
+  if type(ends) == 'table' then
+    return ends
+  end
+  local held = look(lock, now)
+  local done = false
+  if ends and tonumber(ends) > now then
+    done = true
+    if keep == '0' then
+      take_out(held, value)
+    else
+      redis.call('ZADD', lock, now + keep, kept_name(value))
+      redis.call('ZREM', lock, value)
+    end
+    expire_with_last(held)
+  elseif keep ~= '0' then
+    done = redis.call('ZSCORE', lock, kept_name(value)) ~= false
+  end
+  serve(held, queue, ARGV[1])
+  settle(held)
+  return done and (next(held.counts) and 0 or 1)
+end
+
+for i = 1, #KEYS / 2 do
+  if answers[i] == nil then
+    answers[i] = release(KEYS[2 * i - 1], KEYS[2 * i], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i])
+  end
+end
+return answers
