@@ -9,13 +9,13 @@ use lock_examples::{Failure, Timeline};
 use lock_runtime::{LockError, distributed_lock};
 use tokio::time::sleep;
 
-const STEP: Duration = Duration::from_millis(100);
+const STEP: Duration = Duration::from_secs(1);
 
 /// The result is cloned, so it and its error have to be.
 #[distributed_lock(key = "example:report:<month>", coalesce)]
 async fn report(timeline: &Timeline, who: &str, month: u32) -> Result<String, LockError> {
     let _inside = timeline.enters(who);
-    sleep(STEP * 2).await;
+    sleep(STEP * 3).await;
     Ok(format!("report of month {month}, made by {who}"))
 }
 
@@ -30,7 +30,12 @@ async fn main() -> Result<(), Failure> {
         timeline.is_answered(who);
         made
     };
-    let (one, two, three) = tokio::join!(call("call 1"), call("call 2"), call("call 3"));
+    // They come while the first one is at work.
+    let later = async |who| {
+        timeline.has_entered("call 1").await;
+        call(who).await
+    };
+    let (one, two, three) = tokio::join!(call("call 1"), later("call 2"), later("call 3"));
     // It has come too late for their report.
     let four = call("call 4").await;
     for made in [one, two, three, four] {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use lock_examples::Failure;
 use lock_runtime::{LockError, distributed_lock};
+use tokio::sync::oneshot;
 
 /// A table with a version column, if you like: `UPDATE … SET price = $1, fence = $2 WHERE id = $3 AND fence <= $2`.
 #[derive(Default)]
@@ -32,15 +33,15 @@ impl PriceList {
 }
 
 /// `fencing` takes the token together with the lock.
-#[distributed_lock(key = "prices", lease = "2s", renew = false, fencing)]
-async fn set_price(prices: &PriceList, who: &str, price: u32, pause: Duration) -> Result<(), LockError> {
+#[distributed_lock(key = "prices", lease = "5s", renew = false, fencing)]
+async fn set_price(prices: &PriceList, who: &str, price: u32, pause: impl FnOnce() + Send) -> Result<(), LockError> {
     let fence = match lock_runtime::current() {
         Some(lock) => lock.fencing_token().await?,
         None => return Ok(()),
     };
     println!("{who} has the lock, token {fence}");
     // A garbage collection, a page fault, a stopped virtual machine. This is no await: nobody can cancel the body here.
-    tokio::task::block_in_place(|| std::thread::sleep(pause));
+    tokio::task::block_in_place(pause);
     match prices.write(price, fence.as_i64()) {
         Ok(()) => println!("{who} has set the price to {price}"),
         Err(seen) => println!("{who} is refused: its token {fence} is older than {seen}"),
@@ -52,12 +53,17 @@ async fn set_price(prices: &PriceList, who: &str, price: u32, pause: Duration) -
 async fn main() -> Result<(), Failure> {
     lock_runtime::init(&env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned())).await?;
     let prices = Arc::new(PriceList::default());
+    let (pauses, it_pauses) = oneshot::channel();
     let sleeper = tokio::spawn({
         let prices = Arc::clone(&prices);
-        async move { set_price(&prices, "the paused one", 10, Duration::from_secs(5)).await }
+        let pause = move || {
+            let _ = pauses.send(());
+            std::thread::sleep(Duration::from_secs(12));
+        };
+        async move { set_price(&prices, "the paused one", 10, pause).await }
     });
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    set_price(&prices, "the next one", 20, Duration::ZERO).await?;
+    it_pauses.await?;
+    set_price(&prices, "the next one", 20, || {}).await?;
     if let Err(error) = sleeper.await? {
         println!("the paused one is told: {error}");
     }

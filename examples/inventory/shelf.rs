@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, RedisError};
+use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError};
 
 /// Where the pieces are counted. Reading and writing are two steps, as in any database without a transaction around them.
 pub(crate) enum Shelf {
@@ -18,8 +19,8 @@ impl Shelf {
     }
 
     pub(crate) async fn on_server(url: &str) -> Result<Self, RedisError> {
-        let client = redis::Client::open(server_of(url).await?)?;
-        Ok(Self::Server(client.get_multiplexed_async_connection().await?))
+        let client = Client::open(server_of(url).await?)?;
+        Ok(Self::Server(connect(&client).await?))
     }
 
     pub(crate) async fn fill(&self, items: u64, stock: i64) -> Result<(), RedisError> {
@@ -61,6 +62,15 @@ impl Shelf {
     }
 }
 
+/// Connects with time limits that a busy machine keeps.
+async fn connect(client: &Client) -> Result<MultiplexedConnection, RedisError> {
+    let limit = Some(Duration::from_secs(10));
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(limit)
+        .set_response_timeout(limit);
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
 /// Finds the node of a cluster, `redis+cluster://user:password@n1,n2`, that has the shelf, and returns every other URL as it is.
 async fn node_of(url: &str) -> Result<String, RedisError> {
     let Some((scheme, rest)) = url.split_once("+cluster://") else {
@@ -70,7 +80,7 @@ async fn node_of(url: &str) -> Result<String, RedisError> {
     let (user, hosts) = rest.split_at(at);
     for host in hosts.split(',') {
         let node = format!("{scheme}://{user}{host}");
-        let Ok(mut connection) = redis::Client::open(&*node)?.get_multiplexed_async_connection().await else {
+        let Ok(mut connection) = connect(&Client::open(&*node)?).await else {
             continue;
         };
         let asked = redis::cmd("GET").arg(name(0)).exec_async(&mut connection).await;
@@ -94,8 +104,8 @@ async fn server_of(url: &str) -> Result<String, RedisError> {
     let name = name.split('?').next().unwrap_or_default();
     for host in hosts.split(',') {
         let port = if host.contains(':') { "" } else { ":26379" };
-        let sentinel = redis::Client::open(format!("{scheme}://{host}{port}"))?;
-        let Ok(mut sentinel) = sentinel.get_multiplexed_async_connection().await else {
+        let sentinel = Client::open(format!("{scheme}://{host}{port}"))?;
+        let Ok(mut sentinel) = connect(&sentinel).await else {
             continue;
         };
         let mut ask = redis::cmd("SENTINEL");

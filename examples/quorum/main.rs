@@ -10,7 +10,7 @@ mod master;
 
 use std::env;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lock_examples::{Failure, Timeline};
@@ -26,6 +26,8 @@ const SHOPS: usize = 3;
 const STOCK: usize = 9;
 /// Each wants one piece, and there are fewer pieces than customers.
 const CUSTOMERS: usize = 12;
+
+static TIMELINE: LazyLock<Timeline> = LazyLock::new(Timeline::default);
 
 /// What is left, and when each piece was sold.
 struct Stock {
@@ -43,16 +45,17 @@ fn look(shelf: &Shelf) -> MutexGuard<'_, Stock> {
 struct Shop {
     locks: LockManager,
     shelf: Shelf,
-    timeline: Arc<Timeline>,
     /// How long a payment takes.
     payment: Duration,
+    /// Called when a third is sold.
+    at_a_third: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Shop {
     /// Sells one piece, if there is one: read, take the payment, write. Only the lock keeps others out between the read and the write.
     #[distributed_lock(key = "example:quorum:stock", lease = 10, wait = 60, manager = self.locks)]
     async fn sell(&self, customer: &str) -> Result<(), LockError> {
-        let _inside = self.timeline.enters(customer);
+        let _inside = TIMELINE.enters(customer);
         let left = look(&self.shelf).left;
         if left == 0 {
             return Ok(());
@@ -61,30 +64,26 @@ impl Shop {
         let mut stock = look(&self.shelf);
         stock.left = left - 1;
         stock.sold.push(Instant::now());
+        if stock.sold.len() == STOCK / 3 {
+            (self.at_a_third)();
+        }
         Ok(())
     }
 }
 
-/// Sells everything in `shops`, and calls `at_a_third` when a third is sold.
-async fn sale(shops: &[Shop], at_a_third: impl FnOnce()) -> Result<(), Failure> {
-    let Some(first) = shops.first() else { return Ok(()) };
+/// Sells everything in `shops`.
+async fn sale(shops: &[Shop]) -> Result<(), Failure> {
     let mut customers = JoinSet::new();
-    for number in 1..=CUSTOMERS {
-        let Some(shop) = shops.get(number % shops.len()).cloned() else {
-            continue;
-        };
+    for (number, shop) in (1..=CUSTOMERS).zip(shops.iter().cycle()) {
+        let shop = shop.clone();
         customers.spawn(async move {
             let customer = format!("customer {number}");
-            shop.timeline.asks(&customer);
+            TIMELINE.asks(&customer);
             let ended = shop.sell(&customer).await;
-            shop.timeline.is_answered(&customer);
+            TIMELINE.is_answered(&customer);
             ended.map_err(|error| format!("{customer} is told: {error}"))
         });
     }
-    while look(&first.shelf).sold.len() < STOCK / 3 {
-        tokio::time::sleep(first.payment / 8).await;
-    }
-    at_a_third();
     while let Some(customer) = customers.join_next().await {
         customer??;
     }
@@ -109,14 +108,22 @@ async fn main() -> Result<ExitCode, Failure> {
     let ready = locks.lock("example:quorum:ready").wait(Duration::from_secs(120));
     ready.acquire().await?.release().await?;
 
+    let its_life = servers.is_none().then(|| {
+        TIMELINE.asks("master 1 lives");
+        TIMELINE.enters("master 1 lives")
+    });
+    let (first, its_life) = (Arc::clone(&masters[0]), Mutex::new(its_life));
     let shop = Shop {
         locks,
         shelf: Arc::new(Mutex::new(Stock {
             left: STOCK,
             sold: Vec::new(),
         })),
-        timeline: Arc::default(),
         payment: Duration::from_millis(if servers.is_some() { 500 } else { 40 }),
+        at_a_third: Arc::new(move || {
+            first.die();
+            drop(its_life.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }),
     };
     let mut shops = vec![shop.clone()];
     for _ in 1..SHOPS {
@@ -125,19 +132,8 @@ async fn main() -> Result<ExitCode, Failure> {
             ..shop.clone()
         });
     }
-    let timeline = &shop.timeline;
-    let its_life = servers.is_none().then(|| {
-        timeline.asks("master 1 lives");
-        timeline.enters("master 1 lives")
-    });
-    sale(&shops, || {
-        if its_life.is_some() {
-            masters[0].die();
-        }
-        drop(its_life);
-    })
-    .await?;
-    println!("{timeline}");
+    sale(&shops).await?;
+    println!("{}", *TIMELINE);
 
     for shop in &shops {
         shop.locks.shutdown().await;

@@ -9,7 +9,7 @@ use lock_examples::{Failure, Timeline};
 use lock_runtime::{LockError, distributed_lock};
 use tokio::time::sleep;
 
-const STEP: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_secs(2);
 
 /// Any number of quotes are made at the same time.
 #[distributed_lock(key = "example:prices", mode = read)]
@@ -38,23 +38,31 @@ async fn main() -> Result<(), Failure> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "memory://".to_owned());
     lock_runtime::init(&url).await?;
     let timeline = Timeline::default();
-    let reader = async |who, after: u32| {
-        sleep(STEP * after).await;
+    let reader = async |who| {
         timeline.asks(who);
-        quote(&timeline, who).await
+        let read = quote(&timeline, who).await;
+        timeline.is_answered(who);
+        read
     };
-    let writer = async |who, after: u32| {
-        sleep(STEP * after).await;
+    let writer = async |who| {
+        timeline.has_entered("reader 1").await;
+        timeline.has_entered("reader 2").await;
+        sleep(STEP).await;
         timeline.asks(who);
         change(&timeline, who).await
     };
+    let late_reader = async |who| {
+        timeline.has_asked("writer").await;
+        sleep(STEP).await;
+        reader(who).await
+    };
     let (one, two, write, three, four) = tokio::join!(
-        reader("reader 1", 0),
-        reader("reader 2", 0),
-        writer("writer", 1),
+        reader("reader 1"),
+        reader("reader 2"),
+        writer("writer"),
         // They have come after the writer, and do not overtake it.
-        reader("reader 3", 2),
-        reader("reader 4", 2),
+        late_reader("reader 3"),
+        late_reader("reader 4"),
     );
     for ended in [one, two, write, three, four] {
         ended?;

@@ -6,6 +6,8 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+
 /// What ends an example's `main`. It is shown as text: what `main` returns is printed by `Debug`, which for most errors is not made to
 /// be read.
 pub struct Failure(String);
@@ -37,6 +39,7 @@ const WIDTH: usize = 56;
 pub struct Timeline {
     start: Instant,
     visits: Mutex<Vec<Visit>>,
+    changed: Notify,
 }
 
 #[derive(Debug)]
@@ -52,6 +55,7 @@ impl Default for Timeline {
         Self {
             start: Instant::now(),
             visits: Mutex::default(),
+            changed: Notify::new(),
         }
     }
 }
@@ -66,6 +70,7 @@ impl Timeline {
         if let Some(visit) = self.visits().iter_mut().rfind(|visit| visit.who == who) {
             note(visit, now);
         }
+        self.changed.notify_waiters();
     }
 
     /// Somebody asks for the lock.
@@ -77,6 +82,7 @@ impl Timeline {
             entered: None,
             left: None,
         });
+        self.changed.notify_waiters();
     }
 
     /// Who has asked gets an answer without having been inside.
@@ -90,6 +96,26 @@ impl Timeline {
         Inside {
             timeline: self,
             who: who.to_owned(),
+        }
+    }
+
+    /// Completes once this one has asked.
+    pub async fn has_asked(&self, who: &str) {
+        self.sees(who, |_| true).await;
+    }
+
+    /// Completes once this one is inside, or has been, or has an answer.
+    pub async fn has_entered(&self, who: &str) {
+        self.sees(who, |visit| visit.entered.or(visit.left).is_some()).await;
+    }
+
+    async fn sees(&self, who: &str, is_so: impl Fn(&Visit) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            if self.visits().iter().any(|visit| visit.who == who && is_so(visit)) {
+                return;
+            }
+            changed.await;
         }
     }
 }

@@ -33,6 +33,8 @@ type Report = Result<u32, ReportError>;
 /// Where a test and the bodies meet.
 #[derive(Debug)]
 struct Stage {
+    /// Under a running clock, a call that waits loses its lead, or its turn, if it is not polled for a moment. Tests in which calls
+    /// wait for the lock pause the clock.
     locks: LockManager,
     /// How many bodies have begun.
     runs: AtomicU32,
@@ -136,7 +138,7 @@ async fn calls_that_come_meanwhile_get_a_copy_and_do_not_run() {
     assert_eq!((stats.acquired, stats.coalesced), (1, 2));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn calls_that_come_while_the_first_one_waits_get_its_result() {
     let stage = Stage::new();
     let guard = stage.locks.lock("report:7").acquire().await.unwrap();
@@ -172,7 +174,7 @@ async fn a_call_that_comes_after_the_result_runs_anew() {
     assert_eq!(stage.locks.stats().coalesced, 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn when_the_leader_is_dropped_one_of_the_others_runs() {
     let stage = Stage::new();
     let mut leader = Box::pin(call(&stage));
@@ -193,7 +195,7 @@ async fn when_the_leader_is_dropped_one_of_the_others_runs() {
     assert_eq!(stage.runs(), 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_that_has_left_does_not_take_the_lead_along() {
     let stage = Stage::new();
     let mut leader = Box::pin(call(&stage));
@@ -217,7 +219,7 @@ async fn panics_once(stage: &Stage) -> Report {
     Ok(run)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn when_the_leader_panics_one_of_the_others_runs() {
     let stage = Stage::new();
     let task = || {
@@ -444,7 +446,7 @@ impl Counts for Two<'_> {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn calls_that_are_not_the_same_function_with_the_same_key_run_themselves() {
     let stage = Stage::new();
     let (one, two) = (One(&stage), Two(&stage));

@@ -101,10 +101,10 @@ async fn hangs(locks: &LockManager) {
     std::future::pending::<()>().await;
 }
 
-#[distributed_lock(key = "late", lease = 3, renew = false, on_lost = note, manager = locks)]
+#[distributed_lock(key = "late", lease = 6, renew = false, on_lost = note, manager = locks)]
 async fn late(locks: &LockManager) -> Result<(), LockError> {
     // Its one poll ends after the lease: it is not cancelled.
-    std::thread::sleep(Duration::from_millis(3_100));
+    std::thread::sleep(Duration::from_millis(6_100));
     Ok(())
 }
 

@@ -104,7 +104,7 @@ async fn unfair_turn(locks: &LockManager) -> Shop<()> {
 }
 
 /// A fair call passes its lock on to no other call of its process.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_default_of_fair_is_switched_off_for_one_call() {
     let locks = manager(|call| call.fair(true));
     let by_hand = || locks.lock("turns").run(async { tokio::task::yield_now().await });

@@ -14,7 +14,7 @@ fn builder(proxy: &Proxy) -> LockManagerBuilder {
         .prefix("")
         .default_lease(LEASE)
         // Long enough for a request to be sent.
-        .response_timeout(Duration::from_secs(2))
+        .response_timeout(Duration::from_secs(5))
 }
 
 /// Connected, and with every script known to the server, so that the first command for a key is the one that counts.
@@ -72,7 +72,7 @@ async fn a_release_is_repeated_on_a_new_connection_once_the_first_is_silent() {
     let lost = proxy.on_next(gives_back, Action::LoseRequest);
     let waiting = tokio::spawn({
         let manager = manager.clone();
-        async move { manager.lock("the-key").wait(Duration::from_secs(20)).acquire().await }
+        async move { manager.lock("the-key").wait(PATIENCE).acquire().await }
     });
     reply.done().await;
     let acquire = proxy.wait_for("the acquire", takes).await;
@@ -93,12 +93,7 @@ async fn a_held_lock_is_released_though_the_connection_it_was_taken_on_is_silent
     let proxy = Proxy::to(&server);
     let manager = warm(builder(&proxy)).await;
     for by_drop in [false, true] {
-        let guard = manager
-            .lock("the-key")
-            .wait(Duration::from_secs(20))
-            .acquire()
-            .await
-            .unwrap();
+        let guard = manager.lock("the-key").wait(PATIENCE).acquire().await.unwrap();
         // Not the release of an attempt before, which was answered too late.
         let value = server.value("the-key").unwrap();
         let (releases, value) = (gives_back_on_commands(&proxy), value.into_bytes());
@@ -137,7 +132,7 @@ async fn a_lock_whose_reply_was_lost_is_not_orphaned_while_the_network_is_down()
     proxy.on_each(gives_back, Action::CloseBefore(Close::Reset));
     let error = manager
         .lock("the-key")
-        .wait(Duration::from_secs(2))
+        .wait(Duration::from_secs(6))
         .acquire()
         .await
         .unwrap_err();
@@ -213,7 +208,7 @@ async fn a_dropped_lock_is_renewed_no_more() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
     let manager = warm(builder(&proxy).response_timeout(PATIENCE)).await;
-    let lock = |key: &str| manager.lock(key).lease(Duration::from_secs(6)).acquire();
+    let lock = |key: &str| manager.lock(key).lease(Duration::from_secs(9)).acquire();
     let dropped = lock("dropped").await.unwrap();
     let kept = lock("kept").await.unwrap();
     eventually("both to be renewed", || async {
@@ -221,7 +216,7 @@ async fn a_dropped_lock_is_renewed_no_more() {
     })
     .await;
     let renewals = kept.handle().renewals();
-    // The next renewals are four seconds away, so none is on its way now. And no push tells the watchdog that the key is gone.
+    // The next renewals are six seconds away, so none is on its way now. And no push tells the watchdog that the key is gone.
     proxy.pushes(false);
     let mark = proxy.mark();
     drop(dropped);
@@ -232,7 +227,7 @@ async fn a_dropped_lock_is_renewed_no_more() {
     })
     .await;
     let renews = |command: &Command, key: &str| {
-        let extends = command.arguments.iter().any(|argument| argument == b"6000");
+        let extends = command.arguments.iter().any(|argument| argument == b"9000");
         command.is_script() && command.mentions(key) && extends
     };
     let commands = &proxy.commands()[mark..];

@@ -1,7 +1,9 @@
 //! Futures that are dropped midway.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 /// Polls a future at its own pace and drops it right after its `polls`-th poll. `Some` if it was ready by then.
 pub(crate) async fn drop_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
@@ -23,6 +25,19 @@ pub(crate) async fn drop_after<F: Future>(polls: usize, future: F) -> Option<F::
             }
             Poll::Pending => Poll::Pending,
         }
+    })
+    .await
+}
+
+/// Polls a future along, and notes the longest time from the beginning of one of its polls to the end of the next.
+pub(crate) async fn noting_gaps<F: Future>(longest: &mut Duration, future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut before = None;
+    poll_fn(|context| {
+        let begun = Instant::now();
+        let polled = future.as_mut().poll(context);
+        *longest = (*longest).max(before.replace(begun).unwrap_or(begun).elapsed());
+        polled
     })
     .await
 }

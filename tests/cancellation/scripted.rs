@@ -18,7 +18,7 @@ use lock_runtime::store::{
 use lock_runtime::{Backoff, Holder, LockManager, LockRequest};
 use lock_tests::{PATIENCE, eventually};
 
-use crate::dropping::{count_polls, drop_after};
+use crate::dropping::{count_polls, drop_after, noting_gaps};
 
 /// How an acquire is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -430,7 +430,11 @@ async fn dropped(script: Script, asked: What, polls: usize) {
     let what = format!("{asked:?}, {script:?} dropped after poll {polls}");
     let store = Scripted::new(script);
     let manager = manager(&store);
-    let _ = drop_after(polls, one_call(manager.clone(), asked)).await;
+    let mut longest_gap = Duration::ZERO;
+    let call = noting_gaps(&mut longest_gap, one_call(manager.clone(), asked));
+    let _ = drop_after(polls, call).await;
+    // The lock thread takes back what a call may have got that was not polled for 800 ms, also if the answer says that it got nothing.
+    let stood_still = longest_gap >= Duration::from_millis(300);
     if script.cut {
         // Whether anything is still on its way nobody can tell, so the background goes on until the lease has passed.
         eventually(&what, || async {
@@ -461,7 +465,7 @@ async fn dropped(script: Script, asked: What, polls: usize) {
         let known_not_taken = tables.known_not_taken.contains(value);
         // Of several locks some may have been taken before one was not.
         assert!(
-            taken_back != known_not_taken || (taken_back && asked == What::All),
+            taken_back != known_not_taken || (taken_back && (asked == What::All || stood_still)),
             "{what}: what may have been taken is released, and nothing else"
         );
     }

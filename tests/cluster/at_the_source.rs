@@ -5,13 +5,13 @@ use std::time::Duration;
 use lock_runtime::LockManager;
 use lock_tests::{ClusterGroup, PATIENCE};
 
-use crate::moving::{connected, slot_of};
+use crate::moving::{patient, slot_of};
 
 /// The release deletes the key, and a script that asks for a key that is not there fails at that node.
 #[tokio::test]
 async fn the_last_holder_of_every_shared_mode_releases_its_lock() {
     let cluster = ClusterGroup::start_steady().await;
-    let (locks, others) = (connected(&cluster).await, connected(&cluster).await);
+    let (locks, others) = (patient(&cluster).await, patient(&cluster).await);
     let requests = |locks: &LockManager| {
         [
             ("read", locks.lock("read").read()),
@@ -43,9 +43,10 @@ async fn the_last_holder_of_every_shared_mode_releases_its_lock() {
 #[tokio::test]
 async fn an_exclusive_lock_is_renewed_there_beside_a_shared_one_that_has_left() {
     let cluster = ClusterGroup::start_steady().await;
-    let locks = connected(&cluster).await;
+    let locks = patient(&cluster).await;
     for (stays, leaves) in [("{shop}:exclusive", "{shop}:read"), ("{shop}:read", "{shop}:exclusive")] {
-        let lease = Duration::from_secs(6);
+        // Five seconds of it to spare at each renewal.
+        let lease = Duration::from_secs(15);
         let exclusive = locks.lock("{shop}:exclusive").lease(lease).acquire().await.unwrap();
         let shared = locks.lock("{shop}:read").read().lease(lease).acquire().await.unwrap();
         let slot = slot_of(&cluster, stays);

@@ -8,7 +8,7 @@ use crate::listener;
 /// A script that takes 0 for "nobody listens" takes a lock back that a listener at another node has been told it holds.
 #[tokio::test]
 async fn publish_in_a_script_counts_the_listeners_at_its_own_node_and_reaches_all() {
-    let cluster = ClusterGroup::start().await;
+    let cluster = ClusterGroup::start_steady().await;
     let [first, second, ..] = cluster.ports();
     let (mut listening, mut pushed) = listener(second).await;
     listening.subscribe("turn").await.unwrap();
@@ -38,7 +38,7 @@ async fn publish_in_a_script_counts_the_listeners_at_its_own_node_and_reaches_al
 /// A lock's script names its queue, which is absent while nobody waits.
 #[tokio::test]
 async fn a_script_is_told_to_try_again_while_a_slot_moves_and_one_of_its_keys_is_absent() {
-    let cluster = ClusterGroup::start().await;
+    let cluster = ClusterGroup::start_steady().await;
     let [first, second, ..] = cluster.ports();
     let (source, target) = (cluster.server(first), cluster.server(second));
     source.cmd(&["SET", "{b}:lock", "holder"]);

@@ -71,7 +71,8 @@ async fn locks_of_every_mode_are_kept_and_released_while_their_slots_are_half_mo
     };
     let mut all = Vec::new();
     for (key, request) in requests() {
-        let held = request.lease(Duration::from_secs(6)).acquire().await.unwrap();
+        // Five seconds of it to spare at each renewal.
+        let held = request.lease(Duration::from_secs(15)).acquire().await.unwrap();
         let (from, to) = open(&cluster, key, true).await;
         let renewals = held.handle().renewals();
         all.push((key, held, renewals, from, to));
@@ -174,7 +175,8 @@ async fn a_call_for_several_keys_tells_which_slot_it_has_waited_for() {
     let keys = ["stock", "orders", "users"];
     for key in keys {
         let (from, to) = open(&cluster, key, false).await;
-        let several = locks.lock_all(keys).wait(Duration::from_secs(3));
+        // Long enough for an answer.
+        let several = locks.lock_all(keys).wait(Duration::from_secs(8));
         let refused = chain(&several.acquire().await.unwrap_err());
         let slot = slot_of(&cluster, key);
         let told = format!("slot {slot} of the cluster is on its way to another node");

@@ -58,7 +58,7 @@ async fn published(cluster: &ClusterGroup) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiting_call_is_told_on_a_channel_of_the_shard_and_the_other_masters_hear_nothing() {
-    let cluster = ClusterGroup::start().await;
+    let cluster = ClusterGroup::start_steady().await;
     let [one, other] = [0, 1].map(|_| connected(&cluster.url()));
     let held = one.lock("k").acquire().await.unwrap();
     let call = waiting(&other);
@@ -107,7 +107,7 @@ async fn a_waiting_call_is_told_on_a_channel_of_the_shard_and_the_other_masters_
 /// Both are needed for channels of a shard, and a user who lacks one listens to the plain one, beside others in the same queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_who_may_not_use_channels_of_a_shard_is_told_on_a_plain_one() {
-    let cluster = ClusterGroup::start().await;
+    let cluster = ClusterGroup::start_steady().await;
     if cluster.server(cluster.ports()[0]).name() == "redis-6.2" {
         println!("redis-6.2 has no channels of a shard");
         return;

@@ -18,8 +18,7 @@ pub(crate) async fn connected(cluster: &ClusterGroup) -> LockManager {
 
 /// For clusters of which none does: a busy machine answers in time.
 pub(crate) async fn patient(cluster: &ClusterGroup) -> LockManager {
-    let answer = Duration::from_secs(10);
-    connect(builder(cluster).connect_timeout(answer).response_timeout(answer)).await
+    connect(builder(cluster).connect_timeout(PATIENCE).response_timeout(PATIENCE)).await
 }
 
 fn builder(cluster: &ClusterGroup) -> LockManagerBuilder {
@@ -97,7 +96,7 @@ impl Storm {
 
 #[tokio::test]
 async fn nobody_meets_anybody_and_nothing_is_lost_while_slots_move() {
-    let cluster = ClusterGroup::start().await;
+    let cluster = ClusterGroup::start_steady().await;
     // Short enough for renewals of those who stay long, and long enough for a process that gets no core for seconds.
     let storm = Storm::begin(&cluster, Duration::from_secs(8)).await;
     let masters: Vec<u16> = cluster.masters().iter().map(Server::port).collect();

@@ -30,7 +30,7 @@ async fn a_single_server_in_the_place_of_a_cluster_is_told_and_the_reverse() {
         "{said}"
     );
 
-    let cluster = ClusterGroup::start().await;
+    let cluster = ClusterGroup::start_steady().await;
     let url = format!("redis://127.0.0.1:{}", cluster.ports()[0]);
     let said = chain(&connect(&url).await.unwrap_err());
     assert!(
@@ -41,7 +41,7 @@ async fn a_single_server_in_the_place_of_a_cluster_is_told_and_the_reverse() {
 
 #[tokio::test]
 async fn one_node_that_answers_is_enough_and_none_is_told() {
-    let cluster = ClusterGroup::start().await;
+    let cluster = ClusterGroup::start_steady().await;
     let [.., replica] = cluster.ports();
     // Nothing listens at the first one.
     let url = format!("redis+cluster://127.0.0.1:1,127.0.0.1:{replica}");
@@ -83,7 +83,7 @@ async fn one_node_that_answers_is_enough_and_none_is_told() {
 
 #[tokio::test]
 async fn a_key_whose_queue_would_be_elsewhere_is_refused() {
-    let cluster = ClusterGroup::start().await;
+    let cluster = ClusterGroup::start_steady().await;
     let locks = patient(&cluster).await;
     for key in ["a}b", "x{}y", "}"] {
         let refused = locks.lock(key).acquire().await.unwrap_err();
@@ -125,7 +125,7 @@ async fn a_key_whose_queue_would_be_elsewhere_is_refused() {
 
 #[tokio::test]
 async fn masters_that_write_alone_and_slots_that_no_node_has_are_told_and_the_others_work() {
-    let cluster = ClusterGroup::start().await;
+    let cluster = ClusterGroup::start_steady().await;
     let locks = patient(&cluster).await;
     let advice = locks.check_setup().await.unwrap();
     assert!(

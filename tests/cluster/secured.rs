@@ -71,7 +71,7 @@ pub(crate) fn allow(cluster: &ClusterGroup, of_cluster: &[&str]) {
 
 #[tokio::test]
 async fn the_permissions_that_the_documents_list_are_enough_and_each_is_needed() {
-    let cluster = ClusterGroup::start().await;
+    let cluster = ClusterGroup::start_steady().await;
     let url = cluster.url().replace("redis+cluster://", "redis+cluster://app:secret@");
     let mut of_clusters = OF_CLUSTERS.to_vec();
     if cluster.server(cluster.ports()[0]).name() != "redis-6.2" {

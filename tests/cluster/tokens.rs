@@ -13,7 +13,7 @@ fn counter(cluster: &ClusterGroup, key: &str) -> String {
 
 #[tokio::test]
 async fn a_token_for_several_slots_is_between_those_before_and_after_it_in_each() {
-    let cluster = ClusterGroup::start().await;
+    let cluster = ClusterGroup::start_steady().await;
     let locks = patient(&cluster).await;
     let take = async |keys: &[&str], is_with_lock: bool| {
         let request = locks.lock_all(keys.to_vec());

@@ -18,7 +18,7 @@ const UNDER_WAY: usize = 16;
 // On several threads, since the harness's own commands stop the one that they are sent on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn answers_go_to_other_commands_after_an_unasked_end_of_a_sharded_subscription() {
-    let cluster = ClusterGroup::start().await;
+    let cluster = ClusterGroup::start_steady().await;
     let [first, second, ..] = cluster.ports();
     if cluster.server(first).name() == "redis-6.2" {
         println!("redis-6.2 has no sharded subscriptions");

@@ -454,7 +454,7 @@ async fn a_panicking_watchdog_ends_its_own_lock_in_time_and_no_other() {
     let _share = share().await;
     let server = Server::start();
     let healthy = connected(&server.url()).await;
-    let other = healthy.lock("healthy").lease(LEASE).acquire().await.unwrap();
+    let other = healthy.lock("healthy").lease(LEASE * 3 / 2).acquire().await.unwrap();
 
     let panics = Arc::new(AtomicUsize::new(0));
     let broken = PanickingRenewals {
@@ -470,7 +470,7 @@ async fn a_panicking_watchdog_ends_its_own_lock_in_time_and_no_other() {
         let last_poll = AtomicU64::new(0);
         let deadline = AtomicU64::new(0);
         let before = panics.load(Ordering::SeqCst);
-        let call = broken.lock("broken").lease(LEASE * 2 / 3).wait(PATIENCE).run(async {
+        let call = broken.lock("broken").lease(LEASE * 2).wait(PATIENCE).run(async {
             deadline.store(current().unwrap().deadline().as_nanos(), Ordering::SeqCst);
             ticking(&last_poll).await;
         });

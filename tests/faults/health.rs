@@ -9,7 +9,7 @@ use crate::stage::{answered_within, builder};
 
 /// A server is asked when nothing was heard of it for three quarters of the response time-out.
 async fn connected(server: &Server) -> LockManager {
-    answered_within(&server.url(), Duration::from_secs(2)).await
+    answered_within(&server.url(), Duration::from_secs(5)).await
 }
 
 async fn until(changes: &mut HealthChanges, state: ServerState) -> Health {

@@ -492,7 +492,7 @@ async fn a_lock_overwritten_without_expiry_is_lost_and_the_foreign_key_is_left_a
 async fn a_lock_of_ours_without_expiry_is_repaired_by_its_renewal() {
     let server = Server::start();
     let locks = connected(&server.url()).await;
-    let guard = locks.lock("persisted").lease(LEASE).acquire().await.unwrap();
+    let guard = locks.lock("persisted").lease(LEASE * 3 / 2).acquire().await.unwrap();
     server.cmd(&["PERSIST", &stored("persisted")]);
     lock_tests::eventually("a renewal", || async { guard.handle().renewals() > 0 }).await;
     assert!(server.time_left(&stored("persisted")).is_some());

@@ -333,7 +333,7 @@ const CAUSES: [Cause; 9] = [
 /// Locks per round.
 const CROWD: usize = 20;
 const ROUNDS: usize = 2 * CAUSES.len();
-const LEASE: Duration = Duration::from_millis(500);
+const LEASE: Duration = Duration::from_secs(1);
 
 /// Two processes, hundreds of locks: the last poll of each first body is before the grant of the second. The grant's
 /// time is the server's own, taken in the script that granted it; both processes and the server share the host's clock.

@@ -49,7 +49,7 @@ async fn held_in_spite_of(fault: Action) {
 
 /// A connected manager for requests that must have been sent by the time that their answer is given up.
 async fn soon_answered(url: &str) -> LockManager {
-    answered_within(url, Duration::from_secs(2)).await
+    answered_within(url, Duration::from_secs(5)).await
 }
 
 /// Takes a lock by a single attempt that meets `fault`. The caller cannot know the outcome, and nothing may stay behind.

@@ -80,7 +80,8 @@ async fn the_span_of_a_call_tells_key_wait_attempts_holder_fence_and_outcome() {
         .unwrap();
     let told = spans.last();
     assert_eq!(told["key"], "told");
-    assert_eq!(told["attempts"], "1");
+    // More than one where the lock was taken back from a thread that stood still.
+    assert!(told["attempts"].parse::<u32>().unwrap() >= 1, "{told:?}");
     assert_eq!(told["outcome"], "ok");
     assert_eq!(told["fence"], fence.to_string());
     assert!(
@@ -285,6 +286,11 @@ async fn renewals_that_the_store_refuses_are_told_once_and_when_they_are_allowed
             .into_iter()
             .all(|lost| lost.is_err_and(|error| error.is_lost()))
     );
+    // A call ends before its loss is logged.
+    eventually("both losses to be told", || async {
+        keys.iter().all(|key| !logged("key", key).is_empty())
+    })
+    .await;
     for key in keys {
         let told = logged("key", key);
         assert_eq!(told.len(), 1, "{told:?}");
@@ -292,7 +298,7 @@ async fn renewals_that_the_store_refuses_are_told_once_and_when_they_are_allowed
     }
     assert_eq!(levels(), [Level::WARN]);
     store.refuses.store(false, Ordering::SeqCst);
-    let held = locks.lock("renewed").lease(LEASE).acquire().await.unwrap();
+    let held = locks.lock("renewed").lease(LEASE * 3 / 2).acquire().await.unwrap();
     eventually("a renewal", || async { held.handle().renewals() > 0 }).await;
     assert_eq!(levels(), [Level::WARN, Level::INFO]);
 }

@@ -424,7 +424,7 @@ async fn a_waiting_call_gets_busy_when_its_time_is_up(place: &Place) {
     let requests = modes(&locks).into_iter();
     // Long enough for an answer of the store.
     let calls: Vec<_> = requests
-        .map(|request| tokio::spawn(request.wait(Duration::from_secs(3)).acquire()))
+        .map(|request| tokio::spawn(request.wait(Duration::from_secs(8)).acquire()))
         .collect();
     for call in calls {
         let answer = call.await.unwrap();
@@ -558,7 +558,8 @@ async fn all_modes_are_renewed_while_their_bodies_run() {
     ];
     let mut guards = Vec::new();
     for request in requests {
-        guards.push(take(request.lease(Duration::from_secs(6))).await);
+        // Five of them to spare at each renewal.
+        guards.push(take(request.lease(Duration::from_secs(15))).await);
     }
     for guard in guards {
         eventually("two renewals", || async {

@@ -52,7 +52,7 @@ fn a_thread_is_told_that_a_lock_is_busy_and_gives_its_own_back_by_dropping_it() 
 #[test]
 fn the_watchdog_renews_what_a_thread_holds_and_tells_of_its_loss() {
     let server = Server::start();
-    let lease = Duration::from_secs(6);
+    let lease = Duration::from_secs(9);
     let guard = locks(&server).lock("stock").lease(lease).acquire_blocking().unwrap();
     let renewed = || guard.handle().renewals() >= 1;
     eventually_blocking("a renewal", renewed);

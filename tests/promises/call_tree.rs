@@ -145,12 +145,16 @@ async fn ask_once(locks: &LockManager) -> Vec<String> {
     let key = current().map_or_else(|| "none".to_owned(), |lock| lock.key().to_owned());
     let mut said = vec![format!("current: {key}")];
     for (way, request) in [
-        ("plain", locks.lock("plain")),
-        ("reentrant", locks.lock("reentrant").reentrant(true)),
-        ("read", locks.lock("write").read()),
-        ("owner", locks.lock("owner").owner("me")),
+        ("plain", locks.lock("plain").wait(Duration::ZERO)),
+        (
+            "reentrant",
+            locks.lock("reentrant").reentrant(true).wait(Duration::ZERO),
+        ),
+        ("read", locks.lock("write").read().wait(Duration::ZERO)),
+        // This one is granted, at last also where it was taken back from a thread that stood still.
+        ("owner", locks.lock("owner").owner("me").wait(PATIENCE)),
     ] {
-        let ended = request.wait(Duration::ZERO).run(async {}).await;
+        let ended = request.run(async {}).await;
         said.push(format!(
             "{way}: {}",
             ended.map_or_else(|error| error.kind(), |()| "inside")

@@ -340,7 +340,7 @@ struct Overdue {
 }
 
 impl Overdue {
-    const LEASE: Duration = Duration::from_secs(30);
+    const LEASE: Duration = Duration::from_secs(120);
 
     /// Returns in a pause of 80 ms or more between two attempts.
     async fn begin() -> Self {

@@ -8,14 +8,14 @@ use lock_runtime::store::LockStore;
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::{ConfigError, LockError, LockManager, LockManagerBuilder, LockRequest};
 use lock_tests::permissions::{all, dispensable, lines, rules};
-use lock_tests::{PATIENCE, PATIENT, Server, chain, eventually, patient};
+use lock_tests::{PATIENCE, PATIENT, Server, chain, eventually, eventually_some, patient};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 /// So long that nothing ends it but what the test does.
 const LONG: Duration = Duration::from_secs(60);
-/// A lease that is soon renewed.
-const SHORT: Duration = Duration::from_secs(2);
+/// A lease that is soon renewed, after four seconds, and has two to spare then.
+const SHORT: Duration = Duration::from_secs(6);
 
 const FIRST: &str = "take, renew and release";
 const WAIT: &str = "wait for locks";
@@ -56,8 +56,9 @@ async fn the_permissions_that_the_documents_list_are_enough_and_each_of_the_firs
         .collect();
     let url = allow(&server, "app", &least);
     let locks = connected(&url).await;
-    let held = locks.lock("k").lease(SHORT * 3).acquire().await.unwrap();
-    let waiting = locks.lock("k").wait(Duration::from_secs(2));
+    let held = locks.lock("k").lease(SHORT * 3 / 2).acquire().await.unwrap();
+    // This is over before the lock is renewed.
+    let waiting = locks.lock("k").wait(SHORT * 3 / 4);
     let busy = waiting.acquire().await.unwrap_err();
     assert!(busy.is_busy(), "{busy}");
     eventually("a renewal", || async { held.handle().renewals() > 0 }).await;
@@ -110,15 +111,33 @@ async fn the_server_denies_nothing_to_a_user_with_the_lines_for_what_it_does() {
     };
 
     let url = allowed("without-waiting", &[FIRST]);
-    let managers = [0, 1].map(|_| {
+    let hasty = [0, 1].map(|_| {
         let builder = LockManager::builder(&url).default_wait(Duration::ZERO);
         builder.shutdown_grace(Duration::from_millis(100))
     });
-    without_waiting(managers).await;
 
     let url = allowed("waiting", &[FIRST, WAIT]);
     let managers = [connected(&url).await, connected(&url).await];
-    waiting(&server, &managers).await;
+
+    let url = allowed("replicas", &[FIRST, "wait for replicas"]);
+    let builder = LockManager::builder(&url).min_replicas(1).connect_timeout(PATIENCE);
+    let lonely = builder.response_timeout(Duration::from_secs(8)).build().unwrap();
+    lonely.check_setup().await.unwrap();
+    let lonely = lonely.lock("replicated").wait(PATIENCE);
+
+    let url = allowed("old", &[FIRST, "share locks with old clients"]);
+    let builder = || LockManager::builder(&url).legacy_setnx();
+    let old = [patient(builder()).await, patient(builder()).await];
+
+    // Each of these takes some seconds, for a renewal or for a replica that there is not.
+    let ((), (), (), lonely) = tokio::join!(
+        without_waiting(hasty),
+        waiting(&server, &managers),
+        as_old_clients(old),
+        lonely.run(async {}),
+    );
+    let lonely = lonely.unwrap_err();
+    assert!(matches!(lonely, LockError::TooFewReplicas { .. }), "{lonely}");
     for locks in &managers {
         locks.shutdown().await;
     }
@@ -141,12 +160,6 @@ async fn the_server_denies_nothing_to_a_user_with_the_lines_for_what_it_does() {
         .unwrap();
     held.release().await.unwrap();
 
-    let url = allowed("replicas", &[FIRST, "wait for replicas"]);
-    let locks = LockManager::builder(&url).min_replicas(1).build().unwrap();
-    locks.check_setup().await.unwrap();
-    let lonely = locks.lock("replicated").wait(SHORT).run(async {}).await.unwrap_err();
-    assert!(matches!(lonely, LockError::TooFewReplicas { .. }), "{lonely}");
-
     let url = allowed("database", &[FIRST, "use another database"]);
     connected(&format!("{url}/1"))
         .await
@@ -161,12 +174,20 @@ async fn the_server_denies_nothing_to_a_user_with_the_lines_for_what_it_does() {
     let locks = LockManager::builder("master").store(master).build().unwrap();
     locks.lock("k").wait(PATIENCE).run(async {}).await.unwrap();
 
-    let url = allowed("old", &[FIRST, "share locks with old clients"]);
-    let builder = || LockManager::builder(&url).legacy_setnx();
-    as_old_clients([patient(builder()).await, patient(builder()).await]).await;
-
     assert_eq!(unused, [""; 0], "lines that this test does not use");
     assert_eq!(denied(&server), []);
+}
+
+/// Returns what a call that does not wait comes to. Where its lock was taken back from a thread that stood still, another one is made.
+async fn in_the_end<T, F>(call: impl Fn() -> F) -> Result<T, LockError>
+where
+    F: Future<Output = Result<T, LockError>>,
+{
+    eventually_some("a lock for a call that does not wait", || async {
+        let ended = call().await;
+        (!ended.as_ref().is_err_and(LockError::is_retryable)).then_some(ended)
+    })
+    .await
 }
 
 /// Uses exclusive locks by calls that do not wait.
@@ -175,8 +196,9 @@ async fn without_waiting(managers: [LockManagerBuilder; 2]) {
     let (locks, other) = (patient(locks).await, patient(other).await);
     locks.check_setup().await.unwrap();
     let is_busy = async |request: LockRequest| request.run(async {}).await.is_err_and(|error| error.is_busy());
-    let held = locks.lock("k").lease(SHORT).acquire().await.unwrap();
-    let several = locks.lock_all(["a", "b"]).lease(SHORT).acquire().await.unwrap();
+    let held = in_the_end(|| locks.lock("k").lease(SHORT).acquire()).await.unwrap();
+    let several = in_the_end(|| locks.lock_all(["a", "b"]).lease(SHORT).acquire());
+    let several = several.await.unwrap();
     for locks in [&locks, &other] {
         assert!(is_busy(locks.lock("k")).await);
         assert!(is_busy(locks.lock_all(["b", "c"])).await);
@@ -190,11 +212,9 @@ async fn without_waiting(managers: [LockManagerBuilder; 2]) {
     held.release().await.unwrap();
     several.release().await.unwrap();
     let kept = other.lock("k").lease(SHORT).at_least(Duration::from_millis(300));
-    kept.run(async {}).await.unwrap();
-    eventually("the end of the minimum hold", || async {
-        !is_busy(locks.lock("k")).await
-    })
-    .await;
+    in_the_end(|| kept.clone().run(async {})).await.unwrap();
+    // After the minimum hold.
+    in_the_end(|| locks.lock("k").run(async {})).await.unwrap();
     for (locks, who) in [(&locks, "ours"), (&other, "theirs")] {
         let lock = |what: &str| locks.lock(format!("{what}:{who}"));
         let requests = [
@@ -204,19 +224,24 @@ async fn without_waiting(managers: [LockManagerBuilder; 2]) {
             locks.lock_all(["a", "b", "c"]),
         ];
         for request in requests {
-            request.run(async {}).await.unwrap();
+            in_the_end(|| request.clone().run(async {})).await.unwrap();
         }
-        drop(lock("dropped").acquire().await.unwrap());
+        drop(in_the_end(|| lock("dropped").acquire()).await.unwrap());
     }
     let begun = Arc::new(Notify::new());
-    let body = {
-        let begun = Arc::clone(&begun);
+    let cancelled = tokio::spawn({
+        let (locks, begun) = (locks.clone(), Arc::clone(&begun));
         async move {
-            begun.notify_one();
-            std::future::pending::<()>().await;
+            let body = || {
+                let begun = Arc::clone(&begun);
+                async move {
+                    begun.notify_one();
+                    std::future::pending::<()>().await;
+                }
+            };
+            in_the_end(|| locks.lock("k").run(body())).await
         }
-    };
-    let cancelled = tokio::spawn(locks.lock("k").run(body));
+    });
     begun.notified().await;
     locks.shutdown().await;
     other.shutdown().await;
@@ -243,8 +268,8 @@ async fn waiting(server: &Arc<Server>, managers: &[LockManager; 2]) {
     for ((key, request), (_, another)) in ours.zip(theirs) {
         let (server, other) = (Arc::clone(server), other.clone());
         uses.spawn(async move {
-            let held = request.lease(SHORT).acquire().await.unwrap();
-            let first = tokio::spawn(another.run(async {}));
+            let held = request.lease(SHORT).wait(PATIENCE).acquire().await.unwrap();
+            let first = tokio::spawn(another.wait(PATIENCE).run(async {}));
             if key != "one" {
                 eventually("a call to wait", || async { waits_for(&server, key) }).await;
             }
@@ -254,7 +279,7 @@ async fn waiting(server: &Arc<Server>, managers: &[LockManager; 2]) {
                 "owner" => other.lock(key).owner("a third one"),
                 _ => other.lock(key),
             };
-            let busy = hasty.wait(Duration::from_millis(200)).run(async {}).await;
+            let busy = hasty.wait(SHORT / 2).run(async {}).await;
             assert!(busy.as_ref().is_err_and(LockError::is_busy), "{key}: {busy:?}");
             eventually("a renewal", || async { held.handle().renewals() > 0 }).await;
             held.handle().verify().await.unwrap();
@@ -283,7 +308,7 @@ async fn waiting(server: &Arc<Server>, managers: &[LockManager; 2]) {
 /// Uses locks of old clients.
 async fn as_old_clients([locks, other]: [LockManager; 2]) {
     let held = locks.lock("old").lease(SHORT).acquire().await.unwrap();
-    let waiting = tokio::spawn(other.lock("old").run(async {}));
+    let waiting = tokio::spawn(other.lock("old").wait(PATIENCE).run(async {}));
     eventually("a renewal", || async { held.handle().renewals() > 0 }).await;
     held.handle().verify().await.unwrap();
     assert!(other.inspect("old").await.unwrap().is_some());
@@ -365,7 +390,10 @@ async fn a_user_of_the_keys_that_the_layout_lists_needs_no_other() {
     let rules: Vec<&str> = patterns.iter().map(String::as_str).chain(commands).collect();
     let url = allow(&server, "exact", &rules);
     let managers = [connected(&url).await, connected(&url).await];
-    waiting(&server, &managers).await;
+    let builder = || LockManager::builder(&url).legacy_setnx();
+    let old = [patient(builder()).await, patient(builder()).await];
+    // Each of these takes some seconds, for a renewal.
+    tokio::join!(waiting(&server, &managers), as_old_clients(old));
     let [locks, other] = &managers;
     locks.lock("fair").fencing(true).run(async {}).await.unwrap();
     other.lock("written").write().fencing(true).run(async {}).await.unwrap();
@@ -379,8 +407,6 @@ async fn a_user_of_the_keys_that_the_layout_lists_needs_no_other() {
     );
     held.release().await.unwrap();
     waiting.await.unwrap().unwrap();
-    let builder = || LockManager::builder(&url).legacy_setnx();
-    as_old_clients([patient(builder()).await, patient(builder()).await]).await;
     for locks in &managers {
         locks.shutdown().await;
     }
@@ -432,7 +458,10 @@ async fn a_user_who_may_not_publish_hands_a_lock_to_the_first_in_the_queue_as_we
 async fn do_everything(url: &str, user: &str) -> [LockManager; 2] {
     // The calls for a replica that there is not wait for twice that time.
     let silence = Duration::from_secs(3);
-    let managers = [0, 1].map(|_| LockManager::builder(url).response_timeout(silence).build().unwrap());
+    let managers = [0, 1].map(|_| {
+        let builder = LockManager::builder(url).connect_timeout(PATIENCE);
+        builder.response_timeout(silence).build().unwrap()
+    });
     let requests = |locks: &LockManager| {
         let lock = |what: &str| locks.lock(format!("{user}:{what}")).wait(Duration::from_secs(5));
         [

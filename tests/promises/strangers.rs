@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{HandoverLimits, LockError, LockManager, LockManagerBuilder};
-use lock_tests::{PATIENCE, Proxy, Server, Stamp, eventually};
+use lock_tests::{Lag, PATIENCE, Proxy, Server, Stamp, eventually};
 use tokio::task::JoinSet;
 
 /// What the poller writes into a lock.
@@ -215,7 +215,7 @@ async fn fair_calls_keep_their_order_and_lose_only_the_moment_in_which_the_lock_
     let took = Stamp::now().calm_since(began);
     assert_eq!(*order.lock().unwrap(), (0..CALLS).collect::<Vec<_>>());
     // 12 ms each, and what the trips take; a look of the waiters would come after 250 ms each.
-    assert!(took < Duration::from_secs(10), "{took:?} for {CALLS} calls");
+    assert!(took < Duration::from_secs(20), "{took:?} for {CALLS} calls");
     // What tells when the lock was left free stays a little longer than those who waited.
     let left = server.time_left("%lock-queue:{k}");
     assert!(left.is_some_and(|left| left <= Duration::from_secs(5)), "{left:?}");
@@ -263,29 +263,49 @@ async fn calls_behind_one_that_found_the_lock_left_free_are_told_that_it_is_busy
             .prefix("")
             .response_timeout(PATIENCE),
     );
-    let stand = |many: usize| {
-        let server = &server;
-        eventually("the calls to stand in the queue", move || async move {
-            server.ask::<usize>(&["ZCOUNT", "%lock-queue:{k}", "1", "+inf"]) == many
-        })
-    };
-    // The first release that finds a waiter hands the lock over, and notes when.
-    let mut held = ours.lock("k").acquire().await.unwrap();
-    for next in [&theirs, &ours] {
-        let next = tokio::spawn(next.lock("k").acquire());
+    let (begun, lag) = (Stamp::now(), Lag::watch());
+    for scene in 0.. {
+        let key = format!("k{scene}");
+        let (key, queue) = (key.as_str(), format!("%lock-queue:{{{key}}}"));
+        let stand = |many: usize| {
+            let (server, queue) = (&server, queue.as_str());
+            eventually("the calls to stand in the queue", move || async move {
+                server.ask::<usize>(&["ZCOUNT", queue, "1", "+inf"]) == many
+            })
+        };
+        // The first release that finds a waiter hands the lock over, and notes when.
+        let mut held = ours.lock(key).acquire().await.unwrap();
+        for next in [&theirs, &ours] {
+            let next = tokio::spawn(next.lock(key).acquire());
+            stand(1).await;
+            held.release().await.unwrap();
+            held = next.await.unwrap().unwrap();
+        }
+        let other = tokio::spawn(theirs.lock(key).acquire());
         stand(1).await;
         held.release().await.unwrap();
-        held = next.await.unwrap().unwrap();
+        let first = tokio::spawn(ours.lock(key).acquire());
+        stand(2).await;
+        let _ = lag.longest();
+        let asked = Stamp::now();
+        // Less than the moment for which it is left free, which is never longer than half a second.
+        let second = ours.lock(key).wait(Duration::from_millis(300)).run(async {}).await;
+        // Where this process stood still, the other one has the lock by now, or the call in front was not polled and has lost its place.
+        // Such a scene shows nothing: another key has one of its own.
+        let is_left_free = !other.is_finished();
+        let ended = Stamp::now();
+        let pauses = ended.since(asked).saturating_sub(ended.calm_since(asked));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let stood_still = pauses.max(lag.longest()) > Duration::from_millis(100);
+        let is_last = is_left_free && !stood_still || ended.since(begun) > PATIENCE;
+        if is_last {
+            let is_busy = matches!(&second, Err(LockError::Busy { .. }));
+            assert!(is_busy, "it says that the store has not answered: {second:?}");
+        }
+        other.await.unwrap().unwrap().release().await.unwrap();
+        first.await.unwrap().unwrap().release().await.unwrap();
+        if is_last {
+            break;
+        }
     }
-    let other = tokio::spawn(theirs.lock("k").acquire());
-    stand(1).await;
-    held.release().await.unwrap();
-    let first = tokio::spawn(ours.lock("k").acquire());
-    stand(2).await;
-    // Less than the moment for which it is left free.
-    let second = ours.lock("k").wait(Duration::from_millis(300)).run(async {}).await;
-    let is_busy = matches!(&second, Err(LockError::Busy { .. }));
-    assert!(is_busy, "it says that the store has not answered: {second:?}");
-    other.await.unwrap().unwrap().release().await.unwrap();
-    first.await.unwrap().unwrap().release().await.unwrap();
 }

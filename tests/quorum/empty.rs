@@ -1,37 +1,57 @@
 //! Masters that come back empty while locks are held.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use lock_runtime::store::LockStore;
-use lock_runtime::store::redis::{RedisStore, TimeOuts};
+use lock_runtime::store::redis::RedisStore;
 use lock_runtime::{LockManager, LockManagerBuilder};
-use lock_tests::judge::Violation;
-use lock_tests::{Judge, PATIENCE, Server, Stamp, eventually};
+use lock_tests::judge::{Hold, Violation};
+use lock_tests::{Judge, PATIENCE, PATIENT, Server, Stamp, eventually};
 use tokio::task::JoinSet;
 
 use crate::stage::connected;
 
 const ROUNDS: usize = 50;
-/// Every lease, and the time for which a master that comes back gives no vote.
-const LEASE: Duration = Duration::from_millis(400);
 
-fn settings(builder: LockManagerBuilder) -> LockManagerBuilder {
-    builder.default_lease(LEASE).longest_lease(LEASE).default_wait(PATIENCE)
+/// `lease` is every lease, and the time for which a master that comes back gives no vote.
+fn settings(builder: LockManagerBuilder, lease: Duration) -> LockManagerBuilder {
+    builder
+        .default_lease(lease)
+        .longest_lease(lease)
+        .default_wait(PATIENCE)
+        .connect_timeout(PATIENCE)
+        .response_timeout(PATIENCE)
 }
 
 /// A manager whose masters keep a mark.
 fn marked(masters: &[Server]) -> LockManagerBuilder {
-    settings(LockManager::builder_quorum(masters.iter().map(Server::url)))
+    let builder = LockManager::builder_quorum(masters.iter().map(Server::url));
+    settings(builder, Duration::from_millis(400))
 }
 
-/// A manager on the same masters, which vote at once when they come back.
+/// A manager on the same masters, which vote at once when they come back. A lock lasts longer than a body stays.
 fn unmarked(masters: &[Server]) -> LockManagerBuilder {
     let store = |master: &Server| -> Arc<dyn LockStore> {
-        Arc::new(RedisStore::open(&master.url(), "dist_lock:", TimeOuts::default()).unwrap())
+        Arc::new(RedisStore::open(&master.url(), "dist_lock:", PATIENT).unwrap())
     };
-    settings(LockManager::builder_quorum(masters.iter().map(store)))
+    let builder = LockManager::builder_quorum(masters.iter().map(store));
+    settings(builder, Duration::from_secs(5))
+}
+
+/// Notes the beginning of the first poll of a body, and that of its last one: no poll begins after the deadline.
+async fn stamped<F: Future>(first: &AtomicU64, last: &AtomicU64, body: F) -> F::Output {
+    let mut body = pin!(body);
+    poll_fn(|cx| {
+        let now = Stamp::now().as_nanos();
+        last.store(now, Ordering::SeqCst);
+        let _ = first.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst);
+        body.as_mut().poll(cx)
+    })
+    .await
 }
 
 /// Kills two of three masters, which come back empty, while one of several processes is inside, again and
@@ -52,13 +72,33 @@ async fn overlaps(builder: fn(&[Server]) -> LockManagerBuilder, until_overlap: b
             while !calm.load(Ordering::SeqCst) {
                 let asked = Stamp::now();
                 let body = async {
-                    let _inside = judge.enter(format!("process {number}"), asked, None);
-                    entries.fetch_add(1, Ordering::SeqCst);
-                    // Longer than the masters need to come back.
-                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    let began = Instant::now();
+                    let own = entries.fetch_add(1, Ordering::SeqCst) + 1;
+                    let mut is_over = false;
+                    // It is polled all the time, to show when it is for the last time, and once more after somebody else has come.
+                    while !is_over {
+                        is_over = if until_overlap {
+                            entries.load(Ordering::SeqCst) > own || began.elapsed() >= Duration::from_secs(3)
+                        } else {
+                            // Longer than the masters need to come back.
+                            began.elapsed() >= Duration::from_millis(300)
+                        };
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
                 };
+                let (first, last) = (AtomicU64::new(0), AtomicU64::new(0));
                 // Lost in most rounds.
-                let _ = locks.lock("k").run(body).await;
+                let _ = locks.lock("k").run(stamped(&first, &last, body)).await;
+                let [entered, left] = [first, last].map(|nanos| Stamp::from_nanos(nanos.into_inner()));
+                if entered > asked {
+                    judge.hold(Hold {
+                        holder: format!("process {number}"),
+                        asked,
+                        entered,
+                        left,
+                        token: None,
+                    });
+                }
             }
         });
     }

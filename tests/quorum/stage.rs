@@ -9,8 +9,8 @@ use lock_tests::{PATIENCE, Server, eventually};
 /// A lease that cannot end during a test: a key that is gone was released.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
-/// A lease that is renewed after four seconds and has two to spare then.
-pub(crate) const LEASE: Duration = Duration::from_secs(6);
+/// A lease that is renewed after ten seconds and has five to spare then.
+pub(crate) const LEASE: Duration = Duration::from_secs(15);
 
 /// The longest lease of all tests.
 pub(crate) const LONGEST: Duration = Duration::from_secs(480);

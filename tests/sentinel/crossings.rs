@@ -1,15 +1,25 @@
 //! Failovers while locks of every mode are held, and while managers, runtimes and callers end or stand still.
 
+use std::collections::HashMap;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager, LockRequest};
-use lock_tests::sentinel::SentinelGroup;
+use lock_tests::sentinel::{MASTER_NAME, SentinelGroup};
 use lock_tests::{PATIENCE, eventually};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::failover::{KEY, connected, replicated};
+use crate::failover::{KEY, replicated};
+
+/// For groups of which no server falls silent: a busy machine answers in time. Calls wait for longer than a failover takes.
+async fn patient(group: &SentinelGroup) -> LockManager {
+    let builder = LockManager::builder(&group.url())
+        .default_wait(PATIENCE * 3)
+        // Not renewed while a failover lasts.
+        .default_lease(PATIENCE * 4);
+    lock_tests::patient(builder).await
+}
 
 /// One request of each mode, each for keys of its own, with one that cannot be let in beside it.
 fn each_mode(locks: &LockManager) -> Vec<(LockRequest, LockRequest, &'static str)> {
@@ -44,12 +54,18 @@ fn each_mode(locks: &LockManager) -> Vec<(LockRequest, LockRequest, &'static str
 
 #[tokio::test]
 async fn a_lock_of_any_mode_excludes_others_after_a_failover_there_and_back() {
-    let group = SentinelGroup::start().await;
-    let (holder, other) = (connected(&group).await, connected(&group).await);
+    let group = SentinelGroup::start_steady().await;
+    let (holder, other) = (patient(&group).await, patient(&group).await);
     let first = group.master().await;
     // Nobody but two of them is ever promoted.
     let spare = group.node_ports().into_iter().find(|port| *port != first).unwrap();
     group.server(spare).cmd(&["CONFIG", "SET", "replica-priority", "0"]);
+    let is_known_as_spare = |sentinel: u16| {
+        let replicas: Vec<HashMap<String, String>> = group.server(sentinel).ask(&["SENTINEL", "REPLICAS", MASTER_NAME]);
+        replicas
+            .iter()
+            .any(|replica| replica["port"] == spare.to_string() && replica["slave-priority"] == "0")
+    };
     let mut held = Vec::new();
     for (wanted, _, key) in each_mode(&holder) {
         held.push((wanted.acquire().await.unwrap(), key));
@@ -64,7 +80,11 @@ async fn a_lock_of_any_mode_excludes_others_after_a_failover_there_and_back() {
             .await;
         }
         let former = group.master().await;
-        // A sentinel learns of the priority, and of a replica that was the master, by asking.
+        // A sentinel learns of the priority, and of a replica that was the master, by asking, every ten seconds.
+        eventually("every sentinel to know of the priority", || async {
+            group.sentinel_ports().into_iter().all(is_known_as_spare)
+        })
+        .await;
         group.failover().await;
         let (present, _) = group.wait_for_master_other_than(former).await;
         assert_ne!(present, spare);
@@ -162,7 +182,7 @@ async fn a_lock_whose_runtime_ends_in_a_failover_is_given_back_at_the_new_master
 #[tokio::test]
 async fn a_runtime_that_stands_still_in_a_failover_holds_up_nobody_and_keeps_its_lock() {
     let group = SentinelGroup::start().await;
-    let (locks, others) = (connected(&group).await, connected(&group).await);
+    let (locks, others) = (patient(&group).await, patient(&group).await);
     let busy = others.lock("busy").acquire().await.unwrap();
     let (stands_still, is_still) = mpsc::channel();
     let (goes_on, until) = mpsc::channel::<()>();

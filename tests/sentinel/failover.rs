@@ -12,7 +12,7 @@ use redis::Value;
 
 pub(crate) const KEY: &str = "dist_lock:stock:7";
 
-pub(crate) async fn connected(group: &SentinelGroup) -> LockManager {
+async fn connected(group: &SentinelGroup) -> LockManager {
     let locks = LockManager::builder(&group.url())
         .default_wait(PATIENCE)
         // Not renewed while a failover lasts.
@@ -51,7 +51,8 @@ async fn a_lock_that_the_new_master_knows_stays_held_and_is_released_there() {
         let end = Arc::default();
         let body = held(&holder, &group, &end).await;
         replicated(&group).await;
-        let waiting = tokio::spawn(waiter.lock("stock:7").run(async {}));
+        // For longer than a failover takes.
+        let waiting = tokio::spawn(waiter.lock("stock:7").wait(PATIENCE * 3).run(async {}));
         let former = group.master().await;
         if is_manual {
             group.failover().await;
@@ -83,7 +84,7 @@ async fn a_lock_that_the_new_master_knows_stays_held_and_is_released_there() {
 
 #[tokio::test]
 async fn a_lock_whose_last_renewal_the_new_master_does_not_know_lasts_as_long_as_promised() {
-    let group = SentinelGroup::start().await;
+    let group = SentinelGroup::start_steady().await;
     let locks = connected(&group).await;
     let guard = locks.lock("stock:7").acquire().await.unwrap();
     replicated(&group).await;
@@ -169,7 +170,7 @@ async fn a_call_that_asks_during_the_failover_gets_its_lock_soon_after_it() {
 
 #[tokio::test]
 async fn nothing_goes_to_the_former_master_though_it_accepts_writes() {
-    let group = SentinelGroup::start().await;
+    let group = SentinelGroup::start_steady().await;
     let locks = connected(&group).await;
     let former = group.master().await;
     group.failover().await;
@@ -212,7 +213,7 @@ async fn a_call_that_a_silent_master_owes_an_answer_goes_on_at_the_next_one() {
 /// In a manual failover the former master accepts releases, too, until the sentinels name the new one.
 #[tokio::test]
 async fn a_lock_that_the_former_master_released_after_the_promotion_is_released_at_the_new_one() {
-    let group = SentinelGroup::start().await;
+    let group = SentinelGroup::start_steady().await;
     let locks = connected(&group).await;
     let guard = locks.lock("stock:7").acquire().await.unwrap();
     replicated(&group).await;

@@ -41,7 +41,7 @@ fn url_of(sentinels: &[&Server], name: &str) -> String {
 
 #[tokio::test]
 async fn a_lock_is_taken_on_the_master_and_released_there() {
-    let group = SentinelGroup::start().await;
+    let group = SentinelGroup::start_steady().await;
     let master = group.server(group.master().await);
     let locks = manager(&group.url());
     let guard = locks.lock("stock:7").acquire().await.unwrap();

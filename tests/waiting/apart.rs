@@ -72,7 +72,8 @@ async fn a_user_without_sorted_sets_waits_and_shuts_down() {
     let locks = connected(&server.url().replace("redis://", "redis://bob:pw@")).await;
     let owner = connected(&server.url()).await;
     let held = owner.lock("k").acquire().await.unwrap();
-    let busy = locks.lock("k").wait(Duration::from_secs(3)).acquire().await;
+    // Long enough for an answer.
+    let busy = locks.lock("k").wait(Duration::from_secs(8)).acquire().await;
     assert!(busy.is_err_and(|error| error.is_busy()));
     // Nothing is repeated in the background: shutdown waits for all of that, and for a lease of 30 s at the longest.
     let began = lock_tests::Stamp::now();

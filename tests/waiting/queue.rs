@@ -1,5 +1,6 @@
 //! The queue on the server, and its waiters: calls of this process and of others.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -57,6 +58,24 @@ pub(crate) async fn stand(server: &Server, key: &str, count: usize) {
     let queue = queue(key);
     eventually(&format!("{count} in the queue for `{key}`"), || {
         let there = places(server, &queue) == count;
+        async move { there }
+    })
+    .await;
+}
+
+/// The processes whose calls stand in a queue, where a place is `<claim>:<fence>:<process>:<value>`.
+pub(crate) fn processes(server: &Server, queue: &str) -> HashSet<String> {
+    let members: Vec<String> = server.ask(&["ZRANGEBYSCORE", queue, "1", "+inf"]);
+    let process = |member: &String| member.split(':').nth(2).map(str::to_owned);
+    members.iter().filter_map(process).collect()
+}
+
+/// Waits until calls of so many processes stand in a lock's queue. A process has several places there if its call in front is not polled
+/// for a while: the next one then asks for one, too.
+pub(crate) async fn all_stand(server: &Server, key: &str, count: usize) {
+    let queue = queue(key);
+    eventually(&format!("{count} processes in the queue for `{key}`"), || {
+        let there = processes(server, &queue).len() == count;
         async move { there }
     })
     .await;

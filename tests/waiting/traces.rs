@@ -29,11 +29,13 @@ async fn a_lock_that_nobody_waits_for_costs_two_commands_and_nothing_else() {
     let calls_ask_on = proxy.wait_for("the first acquire", is_acquire).await.connection;
     let on_its_connection = commands.iter().filter(|command| command.connection == calls_ask_on);
     assert_eq!(on_its_connection.count(), 200, "of {}", commands.len());
+    // No section has a connection of its own. While the server stands still, another one is made in the background, by some commands.
+    let made = usize::try_from(proxy.accepted() - connections).unwrap();
+    assert!(made <= 10, "{made} connections");
     // A section that takes long is looked at once, on another connection.
-    assert!(commands.len() <= 300, "{}", commands.len());
+    assert!(commands.len() <= 300 + 20 * made, "{}", commands.len());
     assert_eq!(proxy.count(subscribes), 0);
     assert_eq!(server.channels(), [""; 0]);
-    assert_eq!(proxy.accepted(), connections);
 }
 
 #[tokio::test]
@@ -48,8 +50,8 @@ async fn a_waiter_asks_no_more_often_than_its_heart_beats() {
         .build()
         .unwrap();
     let calls: Vec<_> = (0..50).map(|_| Call::begin(other.lock("quiet"))).collect();
-    stand(&server, "quiet", 1).await;
     settled(&proxy, "quiet").await;
+    let listens = proxy.wait_for("a subscription", subscribes).await.connection;
     let mark = proxy.mark();
     let watched = Instant::now();
     // Not to order anything: for so long the commands are counted.
@@ -63,12 +65,18 @@ async fn a_waiter_asks_no_more_often_than_its_heart_beats() {
         commands.len(),
         commands[0]
     );
-    assert!(
+    // If the call in front is not polled for a while, the next one asks for the lock and for a place, on another connection.
+    let by_the_listener = || {
+        let mut commands = proxy.commands().split_off(mark);
+        commands.retain(|command| command.connection == listens);
         commands
+    };
+    assert!(
+        by_the_listener()
             .iter()
             .all(|command| command.is_script() && command.mentions(&queue("quiet")))
     );
-    eventually("signs of life", || async { proxy.mark() - mark >= 4 }).await;
+    eventually("signs of life", || async { by_the_listener().len() >= 4 }).await;
     for call in calls {
         call.cancel().await;
     }
@@ -139,7 +147,8 @@ async fn a_call_that_leaves_leaves_nothing_whether_it_is_dropped_or_its_time_is_
         stand(&server, "left", 1).await;
         dropped.cancel().await;
         gone().await;
-        let busy = Call::begin(request().wait(Duration::from_secs(3)));
+        // Long enough for an answer.
+        let busy = Call::begin(request().wait(Duration::from_secs(8)));
         stand(&server, "left", 1).await;
         let busy = busy.over().await.unwrap_err();
         assert!(busy.is_busy(), "{busy}");
@@ -280,8 +289,9 @@ async fn a_queue_of_another_type_keeps_nobody_from_the_lock_for_long() {
         };
         let holder = request(&holding).acquire().await.unwrap();
         let mut call = Call::begin(request(&locks));
+        // Long enough for an answer.
         let busy = request(&locks)
-            .wait(Duration::from_secs(3))
+            .wait(Duration::from_secs(8))
             .acquire()
             .await
             .unwrap_err();

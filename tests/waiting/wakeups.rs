@@ -172,8 +172,12 @@ async fn a_killed_subscription_is_made_anew_and_costs_a_bounded_delay() {
         let holder = holding.lock("killed").acquire().await.unwrap();
         let mut call = Call::begin(locks.lock("killed"));
         stand(&server, "killed", 1).await;
-        let before = subscribers(&server);
-        assert_eq!(before.len(), 1, "one subscription per process: {before:?}");
+        // It may stand in the queue before it listens.
+        let before = eventually_some("one subscription of the process", || {
+            let now = subscribers(&server);
+            async move { (now.len() == 1).then_some(now) }
+        })
+        .await;
         server.cmd(&["CLIENT", "KILL", "ID", &before[0]]);
         if round % 2 == 0 {
             eventually("another subscription", || {
@@ -534,10 +538,11 @@ async fn a_call_whose_time_is_over_while_it_joins_the_queue_is_busy() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
     let holder = waiting(&server.url()).await.lock("joins").acquire().await.unwrap();
-    let locks = waiting(&proxy.url()).await;
+    let locks = patient(&proxy.url()).response_timeout(PATIENCE).build().unwrap();
+    locks.check_connection().await.unwrap();
     proxy.on_each(joins("joins"), Action::Hold);
     // Long enough for the first answer, and shorter than the response time-out.
-    let wait = Duration::from_secs(3);
+    let wait = Duration::from_secs(8);
     let busy = locks.lock("joins").wait(wait).acquire().await.unwrap_err();
     assert!(busy.is_busy(), "{busy}");
     proxy.heal();
@@ -592,7 +597,7 @@ async fn a_waiter_that_may_not_listen_gets_the_lock_by_asking() {
         for (user, locks) in &managers {
             let holder = holding.lock(*user).acquire().await.unwrap();
             // Long enough for the first answer.
-            let impatient = tokio::spawn(locks.lock(*user).wait(Duration::from_secs(3)).acquire());
+            let impatient = tokio::spawn(locks.lock(*user).wait(Duration::from_secs(8)).acquire());
             let request = locks.lock(*user);
             let call = Call::begin(request.fair(fair));
             begun.push((user, holder, impatient, call));

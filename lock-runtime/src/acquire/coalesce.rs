@@ -550,6 +550,7 @@ mod tests {
     use super::*;
     use crate::{ConfigError, LockManager};
 
+    /// Under a paused clock, no lead of this manager's calls is taken away while a test stands still.
     fn manager() -> Result<Arc<Shared>, ConfigError> {
         Ok(Arc::clone(LockManager::builder("memory://").build()?.shared()))
     }
@@ -610,8 +611,8 @@ mod tests {
         Ok(())
     }
 
-    #[test]
-    fn one_that_leaves_while_it_is_called_to_lead_gives_the_lead_on() -> Result<(), ConfigError> {
+    #[tokio::test(start_paused = true)]
+    async fn one_that_leaves_while_it_is_called_to_lead_gives_the_lead_on() -> Result<(), ConfigError> {
         let manager = manager()?;
         let mut leader = leads(board(&manager, flight()));
         let first = follows(board(&manager, flight()));
@@ -627,8 +628,8 @@ mod tests {
         Ok(())
     }
 
-    #[test]
-    fn one_that_leaves_late_takes_nobody_of_the_next_flight_along() -> Result<(), ConfigError> {
+    #[tokio::test(start_paused = true)]
+    async fn one_that_leaves_late_takes_nobody_of_the_next_flight_along() -> Result<(), ConfigError> {
         let manager = manager()?;
         let leader = leads(board(&manager, flight()));
         let before = follows(board(&manager, flight()));
@@ -643,8 +644,8 @@ mod tests {
         Ok(())
     }
 
-    #[test]
-    fn those_of_a_closed_flight_that_fails_follow_the_one_that_leads_now() -> Result<(), ConfigError> {
+    #[tokio::test(start_paused = true)]
+    async fn those_of_a_closed_flight_that_fails_follow_the_one_that_leads_now() -> Result<(), ConfigError> {
         let manager = manager()?;
         let mut failing = leads(board(&manager, flight()));
         let first = follows(board(&manager, flight()));
@@ -666,8 +667,8 @@ mod tests {
         Ok(())
     }
 
-    #[test]
-    fn those_of_a_closed_flight_lead_if_it_fails_and_no_other_does() -> Result<(), ConfigError> {
+    #[tokio::test(start_paused = true)]
+    async fn those_of_a_closed_flight_lead_if_it_fails_and_no_other_does() -> Result<(), ConfigError> {
         let manager = manager()?;
         let mut failing = leads(board(&manager, flight()));
         let follower = follows(board(&manager, flight()));
@@ -689,8 +690,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn those_of_a_closed_flight_that_fails_are_woken_to_lead_where_no_call_leads() -> Result<(), ConfigError> {
+    #[tokio::test(start_paused = true)]
+    async fn those_of_a_closed_flight_that_fails_are_woken_to_lead_where_no_call_leads() -> Result<(), ConfigError> {
         let manager = manager()?;
         let mut failing = leads(board(&manager, flight()));
         let first = follows(board(&manager, flight()));
@@ -720,7 +721,7 @@ mod tests {
         Ok(())
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_call_without_time_for_a_round_trip_passes_the_lead_on() -> Result<(), ConfigError> {
         let manager = manager()?;
         manager.note_round_trip(Duration::from_secs(60));

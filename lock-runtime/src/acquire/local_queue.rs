@@ -52,12 +52,12 @@ struct Shard {
     openings: Openings,
 }
 
-impl Shard {
-    /// Returns the line for the key, if `place` is the one in front of it.
-    fn line_with(&mut self, key: &Arc<str>, place: u64) -> Option<&mut Line> {
-        self.lines.get_mut(key).filter(|line| line.place == place)
-    }
+/// Returns the line for the key, if `place` is the one in front of it.
+fn line_with<'a>(lines: &'a mut ByKey<Line>, key: &Arc<str>, place: u64) -> Option<&'a mut Line> {
+    lines.get_mut(key).filter(|line| line.place == place)
+}
 
+impl Shard {
     /// Creates a place in front for a call that takes it without an offer. If another call is in front,
     /// returns its line.
     fn first_place(&mut self, key: &Arc<str>, backend: &Backend) -> Result<Place, &mut Line> {
@@ -382,7 +382,7 @@ impl Lines {
     /// it. The first of them to be polled gets it.
     pub(super) fn revoke(&self, key: &Arc<str>, place: u64) {
         let mut shard = self.shard(key);
-        let Some(line) = shard.line_with(key, place) else {
+        let Some(line) = line_with(&mut shard.lines, key, place) else {
             return;
         };
         if line.waiting.is_empty() {
@@ -404,7 +404,7 @@ impl Lines {
     fn next_after(&self, key: &Arc<str>, place: u64) -> Option<(Offered, Place)> {
         let mut shard = self.shard(key);
         let Shard { lines, openings } = &mut *shard;
-        let line = lines.get_mut(key).filter(|line| line.place == place)?;
+        let line = line_with(lines, key, place)?;
         let before = std::mem::take(&mut line.front);
         let (mut next, mut over) = (None, None);
         if line.waiting.is_empty() {
@@ -434,7 +434,7 @@ impl Lines {
     fn leave_how_free(&self, key: &Arc<str>, place: u64, settings: LeaveFree) -> Option<LeaveFree> {
         let mut shard = self.shard(key);
         let Shard { lines, openings } = &mut *shard;
-        let mut line = lines.get_mut(key).filter(|line| line.place == place);
+        let mut line = line_with(lines, key, place);
         let awake = line.as_mut().filter(|line| line.first_awake().is_some());
         let Some(line) = awake else {
             let opens = openings.open(key, &self.backend, settings);
@@ -552,7 +552,7 @@ pub(super) fn enter_if_free(queues: &Arc<Lines>, key: &Arc<str>) -> Option<Queue
 impl Lines {
     fn show(&self, key: &Arc<str>, place: u64, front: Front) {
         let mut shard = self.shard(key);
-        let line = shard.line_with(key, place);
+        let line = line_with(&mut shard.lines, key, place);
         let before = line.map(|line| std::mem::replace(&mut line.front, front));
         drop(shard);
         drop(before);
@@ -590,9 +590,7 @@ impl Places for Lines {
 
     fn is_followed(&self, key: &Arc<str>, number: u64) -> bool {
         let mut shard = self.shard(key);
-        shard
-            .line_with(key, number)
-            .is_some_and(|line| !line.waiting.is_empty())
+        line_with(&mut shard.lines, key, number).is_some_and(|line| !line.waiting.is_empty())
     }
 }
 
@@ -606,9 +604,7 @@ impl LocalQueues for Lines {
             return false;
         }
         let mut shard = self.shard(key);
-        shard
-            .line_with(key, place)
-            .is_some_and(|line| line.first_awake().is_some())
+        line_with(&mut shard.lines, key, place).is_some_and(|line| line.first_awake().is_some())
     }
 
     fn leave_free(&self, key: &Arc<str>, place: u64) -> Option<LeaveFree> {
@@ -631,7 +627,7 @@ impl LocalQueues for Lines {
     fn pass(self: Arc<Self>, head: QueueHead, hold: &Arc<Hold>) -> Result<(), QueueHead> {
         let waiter = {
             let mut shard = self.shard(&head.key);
-            shard.line_with(&head.key, head.number).and_then(|line| {
+            line_with(&mut shard.lines, &head.key, head.number).and_then(|line| {
                 let (number, waiter) = line.first_awake()?;
                 let fits = waiter.lease == hold.options.lease
                     && waiter.lock_delay == hold.options.lock_delay
@@ -791,6 +787,7 @@ impl Drop for Waiting {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #[cfg(test)]
 mod tests {
+    // Under a paused clock, no sweep takes a turn back while a test stands still.
     use super::*;
     use crate::{ConfigError, LockManager};
 
@@ -801,8 +798,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_call_that_leaves_takes_nobody_else_along() -> Result<(), ConfigError> {
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_leaves_takes_nobody_else_along() -> Result<(), ConfigError> {
         let manager = Arc::clone(LockManager::builder("memory://").build()?.shared());
         let (watchdog, _) = manager.pace();
         let key: Arc<str> = "k".into();
@@ -825,8 +822,8 @@ mod tests {
         Ok(())
     }
 
-    #[test]
-    fn a_call_that_was_just_asked_for_a_sign_of_life_gets_its_turn() -> Result<(), ConfigError> {
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_was_just_asked_for_a_sign_of_life_gets_its_turn() -> Result<(), ConfigError> {
         let manager = Arc::clone(LockManager::builder("memory://").build()?.shared());
         let (watchdog, _) = manager.pace();
         let key: Arc<str> = "k".into();
@@ -842,8 +839,8 @@ mod tests {
         Ok(())
     }
 
-    #[test]
-    fn a_call_that_leaves_while_its_turn_is_on_its_way_leaves_no_line_behind() -> Result<(), ConfigError> {
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_leaves_while_its_turn_is_on_its_way_leaves_no_line_behind() -> Result<(), ConfigError> {
         let manager = Arc::clone(LockManager::builder("memory://").build()?.shared());
         let (watchdog, _) = manager.pace();
         let key: Arc<str> = "k".into();

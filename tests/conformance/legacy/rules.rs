@@ -110,6 +110,7 @@ pub(crate) fn manager(server: &Server) -> LockManager {
     LockManager::builder(&server.url())
         .prefix("")
         .legacy_setnx()
+        .connect_timeout(PATIENCE)
         .response_timeout(PATIENCE)
         .build()
         .unwrap()
@@ -184,8 +185,11 @@ async fn what_has_ended_is_taken_over_and_what_has_not_is_not() {
 #[tokio::test]
 async fn an_old_client_takes_over_from_ours_that_died() {
     let (_place, ours, mut neighbour) = both().await;
-    assert_eq!(ours.acquire(NAME, Duration::from_millis(200)).await, GRANTED);
+    assert_eq!(ours.acquire(NAME, LONG).await, GRANTED);
     assert_eq!(neighbour.does("try 60000").await, "busy");
+    // It dies after this.
+    let soon = Duration::from_millis(200);
+    assert_eq!(ours.renew(NAME, Some(soon)).await, Ownership::Owned);
     let mut tries = 0;
     while neighbour.does("try 60000").await != "taken" {
         tries += 1;
@@ -358,6 +362,7 @@ async fn the_keys_of_one_lock_bear_the_prefix_and_share_a_slot() {
     let locks = LockManager::builder(&server.url())
         .prefix("shop:")
         .legacy_setnx()
+        .connect_timeout(PATIENCE)
         .response_timeout(PATIENCE)
         .build()
         .unwrap();
@@ -373,7 +378,7 @@ async fn the_keys_of_one_lock_bear_the_prefix_and_share_a_slot() {
     }
 }
 
-#[distributed_lock(key = "inventory:7", lease = "3s", wait = 20, fencing, manager = locks)]
+#[distributed_lock(key = "inventory:7", lease = "9s", wait = 20, fencing, manager = locks)]
 async fn stay_until_told(
     locks: &LockManager,
     inside: tokio::sync::oneshot::Sender<u64>,

@@ -268,7 +268,7 @@ async fn a_forbidden_command_is_found_before_the_lock_is_taken() {
 }
 
 /// How many are let in at once.
-const CROWD: usize = 1000;
+const CROWD: usize = 300;
 
 async fn a_crowd_waits_for_a_writer(place: &OnServer, url: &str) -> (Client, Vec<Standing>) {
     let writer = client(place, "w", "writer");

@@ -147,7 +147,10 @@ impl Lag {
             }
         });
         let wake = move || {
-            while wakes.send(Stamp::now()).is_ok() {
+            // What this thread oversleeps counts as well.
+            let mut due = Stamp::now();
+            while wakes.send(due).is_ok() {
+                due = Stamp(Stamp::now().0 + TICK_NANOS);
                 std::thread::sleep(TICK);
             }
         };

@@ -22,6 +22,9 @@ pub const SLOTS: u16 = 16_384;
 /// The `cluster-node-timeout` of the nodes: a node that does not answer for so long counts as failed once most masters say so.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(1500);
 
+/// The `cluster-node-timeout` of nodes that take no node for dead.
+const NEVER: Duration = Duration::from_secs(600);
+
 /// The time after which every wait of a cluster gives up.
 const LIMIT: Duration = PATIENCE.saturating_mul(3);
 
@@ -105,24 +108,24 @@ impl ClusterGroup {
 
     /// Starts a cluster whose nodes take no node for dead, so that it never has a failover by itself, however busy the machine is.
     pub async fn start_steady() -> Self {
-        Self::start_with(Duration::from_secs(600)).await
+        Self::start_with(NEVER).await
     }
 
     /// Starts a [steady](Self::start_steady) cluster whose first master has the first slots only, so many, and whose masters stay what they are
     /// without any slot. Version 6.2 knows no such masters.
     pub async fn start_uneven(first: u16) -> Self {
         let builder = Server::builder().arg("cluster-allow-replica-migration", "no");
-        Self::start_of(builder, Duration::from_secs(600), Some(first)).await
+        Self::start_of(builder, NEVER, Some(first)).await
     }
 
-    /// Starts a cluster that serves TLS only, and asks its clients for a certificate.
+    /// Starts a [steady](Self::start_steady) cluster that serves TLS only, and asks its clients for a certificate.
     pub async fn start_with_tls() -> Self {
         let tls = Server::builder()
             .tls(Certificate::Valid)
             .arg("tls-auth-clients", "yes")
             .arg("tls-replication", "yes")
             .arg("tls-cluster", "yes");
-        Self::start_of(tls, NODE_TIMEOUT, None).await
+        Self::start_of(tls, NEVER, None).await
     }
 
     async fn start_with(node_timeout: Duration) -> Self {
@@ -163,15 +166,20 @@ impl ClusterGroup {
             command.extend(slots.iter().map(String::as_str));
             master.cmd(&command);
         }
-        for other in &cluster.nodes[1..] {
-            let port = other.port().to_string();
-            cluster.nodes[0].cmd(&["CLUSTER", "MEET", "127.0.0.1", &port]);
-        }
+        let mut asked: Option<Instant> = None;
         within(LIMIT, "every node of the cluster to know every other one", || {
             let met = cluster.nodes.iter().all(|node| {
                 let rows = rows(node);
                 rows.len() == 2 * MASTERS && rows.iter().all(Row::is_well)
             });
+            // A node that stands still, or the first one, may have forgotten the other one before they have met.
+            if !met && asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(5)) {
+                for other in &cluster.nodes[1..] {
+                    let port = other.port().to_string();
+                    cluster.nodes[0].cmd(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+                }
+                asked = Some(Instant::now());
+            }
             async move { met.then_some(()) }
         })
         .await;
@@ -287,7 +295,7 @@ impl ClusterGroup {
     /// Moves the keys of a slot that is being moved.
     pub fn move_keys(&self, slot: u16, from: u16, to: u16) {
         let (source, number, port) = (self.server(from), slot.to_string(), to.to_string());
-        let limit = PATIENCE.as_millis().to_string();
+        let limit = limit();
         loop {
             let keys: Vec<String> = source.ask(&["CLUSTER", "GETKEYSINSLOT", &number, "100"]);
             if keys.is_empty() {
@@ -301,7 +309,7 @@ impl ClusterGroup {
 
     /// Moves one key of a slot that is being moved.
     pub fn move_key(&self, key: &str, from: u16, to: u16) {
-        let (port, limit) = (to.to_string(), PATIENCE.as_millis().to_string());
+        let (port, limit) = (to.to_string(), limit());
         self.server(from)
             .cmd(&["MIGRATE", "127.0.0.1", &port, key, "0", &limit]);
     }
@@ -441,10 +449,15 @@ impl ClusterGroup {
     }
 }
 
+/// The limit for what a node does for long, as an argument in ms.
+fn limit() -> String {
+    PATIENCE.as_millis().to_string()
+}
+
 /// Sets the state of a slot at a node. Valkey has the node's replicas confirm it, and gives them two seconds unless it is told otherwise, for
 /// which a busy machine may stand still.
 fn set_slot(node: &Server, slot: u16, state: [&str; 2]) {
-    let (slot, limit) = (slot.to_string(), PATIENCE.as_millis().to_string());
+    let (slot, limit) = (slot.to_string(), limit());
     let mut command = vec!["CLUSTER", "SETSLOT", &slot];
     command.extend(state);
     if node.version().kind == Kind::Valkey {

@@ -105,7 +105,10 @@ async fn redis_client_with_pushes_works_through_it() {
     let proxy = Proxy::to(&server);
     let (sender, mut pushes) = tokio::sync::mpsc::unbounded_channel();
     let client = redis::Client::open(format!("{}?protocol=resp3", proxy.url())).unwrap();
-    let config = redis::AsyncConnectionConfig::new().set_push_sender(sender);
+    let config = redis::AsyncConnectionConfig::new()
+        .set_push_sender(sender)
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
     let mut connection = client
         .get_multiplexed_async_connection_with_config(&config)
         .await
