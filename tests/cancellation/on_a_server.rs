@@ -340,8 +340,11 @@ async fn drop_at_every_await(server: &Server, case: Case) {
     for scenes in scenes.chunks(8) {
         let mut ended = Vec::new();
         for polls in scenes {
-            ended.push(async {
-                let proxy = Scene::set(server, &case, *polls).await.run(case.clone(), *polls).await;
+            // One after the other: if all connected at once, a busy machine could answer none of them in time.
+            let scene = Scene::set(server, &case, *polls).await;
+            let (case, proxies) = (case.clone(), &proxies);
+            ended.push(async move {
+                let proxy = scene.run(case, *polls).await;
                 proxies.borrow_mut().push(proxy);
             });
         }

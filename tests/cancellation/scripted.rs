@@ -122,6 +122,7 @@ impl Tables {
         self.on_its_way.is_empty()
             && self.joining.is_empty()
             && self.queue.is_empty()
+            && self.slots.values().all(|value| value == "another holder")
             && sent.all(|value| self.released.contains(value) || self.known_not_taken.contains(value))
     }
 

@@ -18,7 +18,7 @@ use crate::store::{
 const LEASE: Duration = Duration::from_secs(60);
 const OTHER: &str = "other:h:1:x";
 
-/// What a call meets.
+/// The obstacle that a call meets.
 #[derive(Clone, Copy, Debug)]
 enum Scene {
     /// Nothing.
@@ -47,7 +47,7 @@ const SCENES: [Scene; 7] = [
     Scene::Claim,
 ];
 
-/// What a call asks for.
+/// The kind of call.
 #[derive(Clone, Copy, Debug)]
 enum What {
     One,

@@ -41,7 +41,7 @@ pub(super) struct Asked {
     pub(super) value: String,
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Debug)]
 pub(super) enum Fate {
     /// It travels for so long in both directions.
@@ -62,7 +62,7 @@ pub(super) const PROMPT: Fate = Fate::Trip(MS, MS);
 
 type Script = Box<dyn FnMut(&Asked) -> Fate + Send>;
 
-/// What a master has done, and when, in ms since the test began.
+/// A request that a master has carried out, with its time in ms since the test began.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) at: u128,

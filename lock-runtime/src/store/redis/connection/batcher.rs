@@ -1,8 +1,8 @@
 //! Sends many commands in few round trips: the commands that a runtime's tasks have ready at one
-//! time go out together, and acquires and releases among them share runs of a script. The commands under way are
-//! bounded, and the others wait before they are sent: more would time out behind each other and be
-//! sent again, until nothing gets through. A call that waits for that reserves nothing, so one that
-//! is no longer polled is passed over.
+//! time go out together, and acquires and releases among them share runs of a script. The commands
+//! under way are bounded, and the others wait before they are sent: more would time out behind each
+//! other and be sent again, until nothing gets through. A call that waits for that reserves nothing,
+//! so one that is no longer polled is passed over.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
