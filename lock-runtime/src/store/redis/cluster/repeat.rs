@@ -12,13 +12,12 @@ use super::route::Route;
 use super::slot::slot_of;
 use crate::host::{Moment, Timer};
 use crate::store::StoreError;
-use crate::store::redis::connection::{Release, Unheard};
+use crate::store::redis::connection::{Release, SHARED_TOGETHER, Unheard};
 
 /// The time for which releases are repeated, and the pause after one without an answer.
 const REPEATED_FOR: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
-/// The maximum number of releases in one command, and of commands at once.
-const TOGETHER: usize = 32;
+/// The maximum number of commands at once.
 const AT_ONCE: usize = 16;
 
 /// Begins to repeat releases, if there are any.
@@ -43,7 +42,7 @@ async fn repeat(nodes: Arc<Nodes>, Unheard { places, releases }: Unheard) {
             let kind = (slot_of(&release.lock), release.is_shared);
             kinds.entry(kind).or_default().push(release);
         }
-        let some = kinds.values().flat_map(|same| same.chunks(TOGETHER));
+        let some = kinds.values().flat_map(|same| same.chunks(SHARED_TOGETHER));
         stream::iter(some)
             .for_each_concurrent(AT_ONCE, |some| send(&nodes, some, until))
             .await;

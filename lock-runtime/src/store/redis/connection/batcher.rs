@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::hash::BuildHasher;
 use std::pin::Pin;
+use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -29,7 +30,7 @@ use crate::store::{HolderValue, LeaveFree, Limited};
 pub(super) const TOGETHER: usize = 100;
 /// The maximum number of acquires or releases in shared modes in one script run. Each has more to check, and
 /// lets waiters in.
-pub(super) const SHARED_TOGETHER: usize = 32;
+pub(in crate::store::redis) const SHARED_TOGETHER: usize = 32;
 /// The number of awaited answers above which further commands are sent together. *Measured* on 2
 /// cores: sending each command by itself is a third faster with 16 tasks, and a third slower with
 /// 64 tasks, also if these are spread over the nodes of a cluster.
@@ -72,8 +73,46 @@ pub(in crate::store::redis) enum What {
     Take(Take),
     /// The same, behind which the server's mark is read.
     Marked(Take),
+    Script(Request),
+}
+
+/// A request that a script carries out, alone or in one run with others.
+pub(in crate::store::redis) enum Request {
     Acquire(Acquire),
     Release(Release),
+}
+
+impl Request {
+    pub(super) fn limited(&self) -> Limited {
+        match self {
+            Self::Acquire(_) => Limited::Acquires,
+            Self::Release(_) => Limited::Releases,
+        }
+    }
+
+    pub(super) fn lock(&self) -> &str {
+        match self {
+            Self::Acquire(acquire) => &acquire.lock,
+            Self::Release(release) => &release.lock,
+        }
+    }
+
+    /// Returns the command for this request alone. `flags` is `true` if the server knows script flags.
+    pub(super) fn command(&self, by: By, flags: bool, names: &Keyspace) -> Cmd {
+        match self {
+            Self::Acquire(acquire) => acquire_command(by, flags, names, slice::from_ref(acquire)),
+            Self::Release(release) => release_command(by, flags, names, slice::from_ref(release)),
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Acquire(acquire) => Kind::Acquire(acquire.terms),
+            Self::Release(release) => Kind::Release {
+                is_shared: release.is_shared,
+            },
+        }
+    }
 }
 
 /// The plain request for a lock. Its `GET` returns the holder, and refuses a key of another type.
@@ -555,12 +594,8 @@ impl Batcher {
                 let op = Op { what: marked, reply };
                 Box::pin(send_together(connection, self.pack(std::iter::once(op))))
             }
-            What::Acquire(acquire) => {
-                let command = acquire_command(By::Hash, self.flags, &self.names, std::slice::from_ref(&acquire));
-                Box::pin(async move { reply.give(the_one(connection.req_packed_command(&command).await)) })
-            }
-            What::Release(release) => {
-                let command = release_command(By::Hash, self.flags, &self.names, std::slice::from_ref(&release));
+            What::Script(request) => {
+                let command = request.command(By::Hash, self.flags, &self.names);
                 Box::pin(async move { reply.give(the_one(connection.req_packed_command(&command).await)) })
             }
         }
@@ -576,16 +611,13 @@ impl Batcher {
         let mut runs = Runs::new();
         for Op { what, reply } in ops {
             match what {
-                What::Acquire(acquire) => {
-                    let kind = (Kind::Acquire(acquire.terms), self.names.group(&acquire.lock));
-                    let run = packed.run_of(kind, &acquire.lock, reply, &mut runs, self);
-                    run.acquires.push(acquire);
-                }
-                What::Release(release) => {
-                    let is_shared = release.is_shared;
-                    let kind = (Kind::Release { is_shared }, self.names.group(&release.lock));
-                    let run = packed.run_of(kind, &release.lock, reply, &mut runs, self);
-                    run.releases.push(release);
+                What::Script(request) => {
+                    let kind = (request.kind(), self.names.group(request.lock()));
+                    let run = packed.run_of(kind, request.lock(), reply, &mut runs, self);
+                    match request {
+                        Request::Acquire(acquire) => run.acquires.push(acquire),
+                        Request::Release(release) => run.releases.push(release),
+                    }
                 }
                 What::Command(command, about) => {
                     packed.add_command(command, about, &mut runs, self);
@@ -791,7 +823,7 @@ pub(super) enum By {
 
 /// Returns the command that asks for locks on the same terms. `flags` is `true` if the server knows script
 /// flags.
-pub(super) fn acquire_command(by: By, flags: bool, names: &Keyspace, acquires: &[Acquire]) -> Cmd {
+fn acquire_command(by: By, flags: bool, names: &Keyspace, acquires: &[Acquire]) -> Cmd {
     let mut command = Cmd::with_capacity(8 + 4 * acquires.len(), 192 + 256 * acquires.len());
     let Some(Acquire { terms, lock, .. }) = acquires.first() else {
         return command;
@@ -804,8 +836,7 @@ pub(super) fn acquire_command(by: By, flags: bool, names: &Keyspace, acquires: &
             .arg(&*acquire.lock)
             .arg(names.queue_in(&acquire.lock, is_shared));
     }
-    // While a slot moves, a node of a cluster refuses a script for a key that it does not have, and there is no
-    // counter where nobody takes tokens.
+    // See `drawing`.
     if terms.fence {
         command.arg(&*names.counter(lock));
     }

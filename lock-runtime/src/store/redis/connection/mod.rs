@@ -17,7 +17,9 @@ mod slot;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub(in crate::store::redis) use batcher::{Acquire, AcquireMode, Release, Reply, Report, Take, Terms, What, the_one};
+pub(in crate::store::redis) use batcher::{
+    Acquire, AcquireMode, Release, Reply, Report, Request, SHARED_TOGETHER, Take, Terms, What, the_one,
+};
 pub(in crate::store::redis) use eval::{eval, eval_about, eval_for_lock};
 pub(in crate::store::redis) use handshake::Capabilities;
 pub(in crate::store::redis) use health::Board;

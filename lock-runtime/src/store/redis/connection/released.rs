@@ -10,7 +10,7 @@ use crate::host::Moment;
 /// The time between the promotion of a server and the moment at which the store hears of it: the
 /// longest pause between two questions to a sentinel, and the time for an answer. A release that
 /// the former server answers in between is unknown to the new one. It counts back from the last
-/// release that was answered: a server that has died answers none, and the election of the next
+/// release that was recorded: a server that has died answers none, and the election of the next
 /// one may take longer than this.
 const UNHEARD_FOR: Duration = Duration::from_secs(15);
 /// The maximum number of releases. Older ones are forgotten: what they released ends with its lease.
@@ -30,7 +30,7 @@ pub(in crate::store::redis) struct Unheard {
 }
 
 impl Released {
-    /// Records a release that was answered.
+    /// Records a release that was answered, or that is about to be sent and that no call waits for.
     pub(super) fn note(&self, now: Moment, release: Release) {
         let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while latest.len() >= MOST || latest.front().is_some_and(|(at, _)| now.since(*at) > UNHEARD_FOR) {
@@ -50,7 +50,7 @@ impl Released {
         Unheard { places, releases }
     }
 
-    /// Returns the releases that were answered after `moved`, as they are to be repeated. Those that
+    /// Returns the releases that were recorded after `moved`, as they are to be repeated. Those that
     /// only take a call out of a queue are not among them.
     pub(super) fn since(&self, moved: Moment, now: Moment) -> Vec<Release> {
         let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -183,7 +183,6 @@ impl RuntimeConnections {
             );
             let repeated = Repeated {
                 slot: connections.lock_thread.clone(),
-                names: Arc::clone(&connections.names),
                 response: connections.server.time_outs.response,
                 until: connections.host.now().after(REPEATED_FOR),
                 connections: Arc::downgrade(&connections),
@@ -233,7 +232,6 @@ fn known(slots: &[(RuntimeId, ConnectionSlot)], id: RuntimeId) -> Option<&Connec
 /// already have no effect.
 struct Repeated {
     slot: ConnectionSlot,
-    names: Arc<Keyspace>,
     response: Duration,
     until: Moment,
     connections: Weak<Inner>,
@@ -278,7 +276,7 @@ impl Repeated {
         loop {
             let answer = async {
                 let live = self.slot.live().await?;
-                let answer = self.slot.release_all(&live, releases, &self.names).await;
+                let answer = self.slot.release_all(&live, releases).await;
                 answer.map_err(|error| failure::sort(&error, true))
             };
             match host.timeout(Timer::LockThread, self.response, answer).await {

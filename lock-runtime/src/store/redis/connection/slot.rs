@@ -13,7 +13,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{oneshot, watch};
 
-use super::batcher::{self, Acquire, By, Release, Reply, Sender, Take, What, acquire_command, release_command};
+use super::batcher::{self, By, Release, Reply, Request, Sender, Take, What, release_command};
 use super::dial::Dial;
 use super::failure::{self, Reason};
 use super::handshake::{self, Mode};
@@ -617,35 +617,44 @@ impl ConnectionSlot {
         self.in_flight(live, both).await
     }
 
-    /// Takes a lock by a script. `acquire` makes the request, once more where it has to be asked again by itself.
-    pub(in crate::store::redis) async fn acquire(
+    /// Takes or releases a lock by a script. `request` makes the request, once more where it has to be sent again by
+    /// itself.
+    pub(in crate::store::redis) async fn run(
         &self,
         live: &Connection,
-        acquire: impl Fn() -> Acquire,
+        request: impl Fn() -> Request,
     ) -> Result<Value, RedisError> {
         let waited_for = live.batcher.as_ref().map(Sender::wait_for);
-        let command = |by| acquire_command(by, live.server.is_7, self.names(), &[acquire()]);
+        let command = |request: &Request, by| request.command(by, live.server.is_7, self.names());
         let batcher = self.batcher_of(live);
         let answer = match batcher {
             Some(batcher) => {
-                self.send(live, batcher, Limited::Acquires, What::Acquire(acquire()))
-                    .await
+                let request = request();
+                self.send(live, batcher, request.limited(), What::Script(request)).await
             }
-            None => batcher::the_one(self.send_directly(live, command(By::Hash)).await),
+            None => batcher::the_one(self.send_directly(live, command(&request(), By::Hash)).await),
         };
         drop(waited_for);
         let again = match &answer {
             // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster.
             Err(error) if failure::is_missing_script(error) => By::Source,
             // The run may have failed for the sake of another lock in it, before or after it took this one. Whoever
-            // has a lock already and asks again is granted it.
-            Err(error) if batcher.is_some() && failure::sort(error, true).is_permanent() => By::Hash,
+            // has a lock already and asks again is granted it. Whoever has released it would be told that it was
+            // gone.
+            Err(error)
+                if batcher.is_some()
+                    && matches!(request(), Request::Acquire(_))
+                    && failure::sort(error, true).is_permanent() =>
+            {
+                By::Hash
+            }
             _ => return answer,
         };
         // Boxed, since it is rare.
         let alone = Box::pin(async {
-            let lock = acquire().lock;
-            self.call(live, Limited::Acquires, &lock, command(again)).await
+            let request = request();
+            let again = command(&request, again);
+            self.call(live, request.limited(), request.lock(), again).await
         });
         batcher::the_one(alone.await)
     }
@@ -714,60 +723,27 @@ impl ConnectionSlot {
         within(host, Timer::LockThread, self.response_timeout(), read).await
     }
 
-    /// Releases a lock. `release` makes the release, once more for a server that lacks the script.
-    pub(in crate::store::redis) async fn release(
-        &self,
-        live: &Connection,
-        release: impl Fn() -> Release,
-        names: &Keyspace,
-    ) -> Result<Value, RedisError> {
-        let waited_for = live.batcher.as_ref().map(Sender::wait_for);
-        let answer = if let Some(batcher) = self.batcher_of(live) {
-            self.send(live, batcher, Limited::Releases, What::Release(release()))
-                .await
-        } else {
-            let release = release_command(By::Hash, live.server.is_7, names, &[release()]);
-            batcher::the_one(self.send_directly(live, release).await)
-        };
-        drop(waited_for);
-        match answer {
-            // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster. Boxed,
-            // since it is rare.
-            Err(error) if failure::is_missing_script(&error) => {
-                batcher::the_one(Box::pin(self.release_by(By::Source, live, &[release()], names)).await)
-            }
-            answer => answer,
-        }
-    }
-
     /// Releases locks of one kind by one command, and does not tell which of them were held.
     pub(in crate::store::redis) async fn release_all(
         &self,
         live: &Connection,
         releases: &[Release],
-        names: &Keyspace,
     ) -> Result<(), RedisError> {
-        match self.release_by(By::Hash, live, releases, names).await {
+        match self.release_by(By::Hash, live, releases).await {
             Err(error) if failure::is_missing_script(&error) => {
-                self.release_by(By::Source, live, releases, names).await.map(drop)
+                self.release_by(By::Source, live, releases).await.map(drop)
             }
             answer => answer.map(drop),
         }
     }
 
     /// Releases locks of one kind by one command.
-    async fn release_by(
-        &self,
-        by: By,
-        live: &Connection,
-        releases: &[Release],
-        names: &Keyspace,
-    ) -> Result<Value, RedisError> {
+    async fn release_by(&self, by: By, live: &Connection, releases: &[Release]) -> Result<Value, RedisError> {
         let lock = match releases {
             [one] => &*one.lock,
             _ => "",
         };
-        let command = release_command(by, live.server.is_7, names, releases);
+        let command = release_command(by, live.server.is_7, self.names(), releases);
         self.call(live, Limited::Releases, lock, command).await
     }
 

@@ -8,7 +8,9 @@ use redis::Value;
 use crate::host::Timer;
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::failure::sort;
-use crate::store::redis::connection::{Acquire, AcquireMode, Release, Reply, Report, Take, Terms, What, the_one};
+use crate::store::redis::connection::{
+    Acquire, AcquireMode, Release, Reply, Report, Request, Take, Terms, What, the_one,
+};
 use crate::store::redis::connection::{Connection, ConnectionSlot};
 use crate::store::redis::connection::{eval, eval_about, eval_for_lock};
 use crate::store::redis::keyspace::drawing;
@@ -67,13 +69,15 @@ impl RedisStore {
         request: &AcquireRequest<'_>,
         terms: Terms,
     ) -> Result<Attempt, StoreError> {
-        let acquire = || Acquire {
-            lock: Arc::clone(request.key),
-            value: Arc::clone(request.value.text()),
-            ttl: millis(request.ttl),
-            terms,
+        let acquire = || {
+            Request::Acquire(Acquire {
+                lock: Arc::clone(request.key),
+                value: Arc::clone(request.value.text()),
+                ttl: millis(request.ttl),
+                terms,
+            })
         };
-        let answer = commands.acquire(live, acquire).await;
+        let answer = commands.run(live, acquire).await;
         attempt(&answer.map_err(|error| sort(&error, true))?)
     }
 
@@ -151,7 +155,7 @@ impl RedisStore {
         let (commands, live) = self.commands.for_release(request).await?;
         request.receipt.sent_on(live.number);
         let release = || self.release_of(request);
-        let answer = commands.release(&live, release, &self.names).await;
+        let answer = commands.run(&live, || Request::Release(release())).await;
         let answer = answer.map_err(|error| sort(&error, true))?;
         // Not before: a call that learns from a repeated release that its lock is gone takes it for lost.
         self.commands.note_released(release);
@@ -212,7 +216,7 @@ impl RedisStore {
         let commands = self.commands.here();
         let again = async {
             let live = commands.live().await?;
-            let answer = commands.release_all(&live, releases, &self.names).await;
+            let answer = commands.release_all(&live, releases).await;
             answer.map_err(|error| sort(&error, true))
         };
         within(commands.host(), Timer::LockThread, commands.response_timeout(), again).await?;
@@ -259,7 +263,7 @@ impl RedisStore {
                 None => Err(StoreError::unknown("the connection was given up")),
             });
         }));
-        batcher.put(Limited::Releases, What::Release(release), reply);
+        batcher.put(Limited::Releases, What::Script(Request::Release(release)), reply);
         Ok(())
     }
 

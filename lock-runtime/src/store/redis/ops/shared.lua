@@ -28,11 +28,6 @@ local function is_admitted(held, class)
   return taken < most
 end
 
--- All holders of an owner's lock share one fencing token.
-local function shares_token(class)
-  return string.sub(class, 1, 1) == 'o'
-end
-
 -- Returns true if a holder of this class may pass the waiters in the queue: one of the owner that has the
 -- lock. Otherwise a workflow could wait for itself.
 local function may_pass(held, class)

@@ -17,7 +17,7 @@ for i = 1, locks do
   local lock, value, ends = KEYS[2 * i - 1], ARGV[2 * i + 2], now + ARGV[2 * i + 3]
   local class = string.match(value, '^([^:]*):') or ''
   local most, tally = most_of(class), '#' .. class
-  if ARGV[3] == '0' and most and not (fencing and string.sub(class, 1, 1) == 'o')
+  if ARGV[3] == '0' and most and not (fencing and shares_token(class))
     and redis.pcall('PTTL', KEYS[2 * i]) == -2 then
     -- The only tally, and the holder whose lease ends first. A tally is a small number, so the second is a holder.
     -- pcall: a key of another type must not keep the other locks from being taken.
