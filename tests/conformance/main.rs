@@ -23,10 +23,6 @@ mod in_memory {
 }
 
 mod on_a_server {
-    keeps_all!(crate::place::OnServer::start());
-}
-
-mod with_the_documented_permissions {
     keeps_all!(crate::place::AsTheDocumentedUser::start());
 }
 

@@ -15,6 +15,7 @@ use lock_runtime::store::{
     QueueOutcome, QueueRequest, Queued, Receipt, ReleaseRequest, RenewRequest, StoreError,
 };
 use lock_runtime::{FencingToken, LockError, LostReason, MAX_LEASE};
+use lock_tests::server::{SLOWNESS, slow_down};
 use lock_tests::{ClusterGroup, PATIENCE, PATIENT, SentinelGroup, Server, permissions};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -35,6 +36,11 @@ pub(crate) trait Place {
 
     /// What the store's time is kept by.
     fn runtime(&self) -> Runtime;
+
+    /// How much of a time by the test's clock has passed for the store.
+    fn passed(&self, time: Duration) -> Duration {
+        time
+    }
 
     /// The clock that its grants are dated by.
     fn clock(&self) -> Arc<dyn Clock>;
@@ -124,7 +130,8 @@ pub(crate) struct QuorumOfServers([Server; 3]);
 
 impl QuorumOfServers {
     pub(crate) fn start() -> Self {
-        let servers = std::array::from_fn(|_| Server::start());
+        let servers = std::array::from_fn(|_| Server::builder().slow_clock().start());
+        slow_down(&servers);
         OnServer::runtime_of().block_on(async {
             for server in &servers {
                 assert!(Self::master(server).open_now().await.unwrap(), "it was open");
@@ -171,6 +178,10 @@ impl Place for QuorumOfServers {
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(BootClock)
     }
+
+    fn passed(&self, time: Duration) -> Duration {
+        time / SLOWNESS
+    }
 }
 
 /// Waits for a body that is cancelled because its lock was lost for this reason, long before its lease of [`LONG`] ends.
@@ -186,12 +197,20 @@ pub(crate) async fn assert_cancelled<T: Debug>(body: JoinHandle<Result<T, LockEr
     );
 }
 
+/// Starts a server by whose clock next to nothing passes while a test goes on, also on a machine that stands still now and then: a lock
+/// that is handed over is kept for 1.5 s only, unless it is claimed.
+fn slow_server() -> Server {
+    let server = Server::builder().slow_clock().start();
+    slow_down([&server]);
+    server
+}
+
 /// A server of the version under test.
 pub(crate) struct OnServer(pub(crate) Server);
 
 impl OnServer {
     pub(crate) fn start() -> Self {
-        Self(Server::start())
+        Self(slow_server())
     }
 
     fn runtime_of() -> Runtime {
@@ -238,7 +257,7 @@ impl BehindSentinels {
     pub(crate) fn start() -> Self {
         static GROUP: OnceLock<SentinelGroup> = OnceLock::new();
         static USED: AtomicUsize = AtomicUsize::new(0);
-        let start = || std::thread::spawn(|| OnServer::runtime_of().block_on(SentinelGroup::start_steady())).join();
+        let start = || std::thread::spawn(|| OnServer::runtime_of().block_on(SentinelGroup::start_slow())).join();
         Self {
             group: GROUP.get_or_init(|| start().unwrap()),
             database: USED.fetch_add(1, Ordering::Relaxed),
@@ -274,6 +293,10 @@ impl Place for BehindSentinels {
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(BootClock)
     }
+
+    fn passed(&self, time: Duration) -> Duration {
+        time / SLOWNESS
+    }
 }
 
 /// A cluster. All tests share its processes, since it takes seconds to start, and have it in turn, since it has one database.
@@ -287,7 +310,7 @@ impl BehindCluster {
         static CLUSTER: OnceLock<ClusterGroup> = OnceLock::new();
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = || std::thread::spawn(|| OnServer::runtime_of().block_on(ClusterGroup::start_steady())).join();
+        let start = || std::thread::spawn(|| OnServer::runtime_of().block_on(ClusterGroup::start_slow())).join();
         let cluster = CLUSTER.get_or_init(|| start().unwrap());
         for master in cluster.masters() {
             master.cmd(&["FLUSHALL"]);
@@ -316,6 +339,10 @@ impl Place for BehindCluster {
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(BootClock)
     }
+
+    fn passed(&self, time: Duration) -> Duration {
+        time / SLOWNESS
+    }
 }
 
 impl Place for OnServer {
@@ -341,14 +368,18 @@ impl Place for OnServer {
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(BootClock)
     }
+
+    fn passed(&self, time: Duration) -> Duration {
+        time / SLOWNESS
+    }
 }
 
-/// A server that lets its clients do what `docs/operations.md` asks for, and nothing else.
+/// A server of the version under test that lets its clients do what `docs/operations.md` asks for, and nothing else.
 pub(crate) struct AsTheDocumentedUser(OnServer);
 
 impl AsTheDocumentedUser {
     pub(crate) fn start() -> Self {
-        let server = Server::start();
+        let server = slow_server();
         // The clients of a place have no prefix.
         let rules = permissions::all().join(" ").replace("dist_lock:", "");
         let user = ["ACL", "SETUSER", "app", "reset", "on", ">secret"].into_iter();
@@ -373,6 +404,10 @@ impl Place for AsTheDocumentedUser {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.0.clock()
+    }
+
+    fn passed(&self, time: Duration) -> Duration {
+        self.0.passed(time)
     }
 }
 

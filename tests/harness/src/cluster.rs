@@ -111,6 +111,13 @@ impl ClusterGroup {
         Self::start_with(NEVER).await
     }
 
+    /// Starts a [steady](Self::start_steady) cluster whose clocks are [slowed down](server::slow_down) once it is settled.
+    pub async fn start_slow() -> Self {
+        let cluster = Self::start_of(Server::builder().slow_clock(), NEVER, None).await;
+        server::slow_down(&cluster.nodes);
+        cluster
+    }
+
     /// Starts a [steady](Self::start_steady) cluster whose first master has the first slots only, so many, and whose masters stay what they are
     /// without any slot. Version 6.2 knows no such masters.
     pub async fn start_uneven(first: u16) -> Self {
@@ -344,9 +351,11 @@ impl ClusterGroup {
         let mut asked: Option<Instant> = None;
         within(LIMIT, "a replica to be promoted", || {
             let is_master = promoted.info("role") == "master";
-            // A replica that is not elected within five seconds gives up.
-            if !is_master && asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(6)) {
-                promoted.cmd(&["CLUSTER", "FAILOVER"]);
+            // A replica that is not elected within five seconds gives up. One that takes its master for dead refuses.
+            if !is_master
+                && asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(6))
+                && promoted.try_cmd(&["CLUSTER", "FAILOVER"]).is_ok()
+            {
                 asked = Some(Instant::now());
             }
             async move { is_master.then_some(()) }

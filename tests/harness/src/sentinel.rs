@@ -55,6 +55,7 @@ pub struct Builder {
     down_after: Duration,
     asks_for_certificates: bool,
     passwords: Option<[&'static str; 2]>,
+    has_slow_clocks: bool,
 }
 
 impl Builder {
@@ -95,6 +96,9 @@ impl Builder {
             passwords: self.passwords,
         };
         group.settled().await;
+        if self.has_slow_clocks {
+            server::slow_down(&group.nodes);
+        }
         group
     }
 
@@ -105,6 +109,7 @@ impl Builder {
             .arg("repl-diskless-sync", "yes")
             .arg("repl-diskless-sync-delay", "0")
             .arg("replica-read-only", "yes");
+        let node = if self.has_slow_clocks { node.slow_clock() } else { node };
         match self.passwords {
             Some([password, _]) => node.password(password).arg("masterauth", password),
             None => node,
@@ -157,6 +162,16 @@ impl SentinelGroup {
         builder.start().await
     }
 
+    /// Starts a [steady](Self::start_steady) group. The clocks of its servers are [slowed down](server::slow_down) once it is settled.
+    pub async fn start_slow() -> Self {
+        let builder = Builder {
+            down_after: Duration::from_secs(3600),
+            has_slow_clocks: true,
+            ..Self::builder()
+        };
+        builder.start().await
+    }
+
     /// A group with options.
     #[must_use]
     pub const fn builder() -> Builder {
@@ -164,6 +179,7 @@ impl SentinelGroup {
             down_after: DOWN_AFTER,
             asks_for_certificates: false,
             passwords: None,
+            has_slow_clocks: false,
         }
     }
 

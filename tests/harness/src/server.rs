@@ -8,16 +8,16 @@
 //! inside when the test changed passwords, fills `maxclients` or serves TLS only, and `CLIENT LIST` always has that one row more.
 
 use std::collections::hash_map::RandomState;
-use std::fmt::Write as _;
 use std::fs;
 use std::hash::BuildHasher;
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::{FromRedisValue, Value, from_redis_value};
 use rustix::process::Signal;
@@ -79,7 +79,11 @@ pub struct Builder {
     password: Option<String>,
     tls: Option<Certificate>,
     sentinel: bool,
+    slow: bool,
 }
+
+/// How many times slower the clocks of servers go after [`slow_down`].
+pub const SLOWNESS: u32 = 10;
 
 impl Builder {
     /// Adds a line to the configuration file, such as `arg("maxmemory", "1mb")`; the value is written as is.
@@ -122,6 +126,13 @@ impl Builder {
     #[must_use]
     pub fn sentinel(mut self) -> Self {
         self.sentinel = true;
+        self
+    }
+
+    /// Lets the clock of the server be [slowed down](slow_down).
+    #[must_use]
+    pub fn slow_clock(mut self) -> Self {
+        self.slow = true;
         self
     }
 
@@ -186,7 +197,7 @@ impl Builder {
             "bind 127.0.0.1\nunixsocket {at}/socket\nunixsocketperm 700\ndir {at}/data\nsave \"\"\ndaemonize no\n\
              user {CONTROL_USER} on >{CONTROL_PASSWORD} ~* &* +@all\n"
         );
-        let mut line = |name: &str, value: &str| writeln!(lines, "{name} {value}").expect("a String takes everything");
+        let mut line = |name: &str, value: &str| lines.extend([name, " ", value, "\n"]);
         if version.kind == Kind::Valkey || version.major >= 7 {
             line("enable-debug-command", "yes");
         }
@@ -246,7 +257,15 @@ impl Builder {
             fs::write(&file, text).expect("the server's folder is writable");
         }
         let log = fs::File::create(folder.join("log")).expect("the server's folder is writable");
-        let mut process = Command::new(&installed.binary)
+        let mut command = Command::new(&installed.binary);
+        if self.slow {
+            slow_from(folder, 0);
+            command
+                .env("LD_PRELOAD", env!("LOCK_SLOW_CLOCK_LIBRARY"))
+                .env("LOCK_SLOW_CLOCK", slow_clock(folder))
+                .env("LOCK_SLOWNESS", SLOWNESS.to_string());
+        }
+        let mut process = command
             .arg(&file)
             .args(self.sentinel.then_some("--sentinel"))
             .current_dir(folder)
@@ -283,6 +302,37 @@ impl Builder {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+/// The file by which a test slows down a server's clock.
+fn slow_clock(folder: &Path) -> PathBuf {
+    folder.join("slow-clock")
+}
+
+/// `since` is in microseconds since 1970, or 0 for a clock that keeps pace.
+fn slow_from(folder: &Path, since: u64) {
+    // Never empty, since a server may look at it.
+    let mut options = fs::OpenOptions::new();
+    let file = options
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(slow_clock(folder));
+    file.and_then(|mut file| file.write_all(&since.to_ne_bytes()))
+        .expect("the server's folder is writable");
+}
+
+/// Lets the clocks of servers go [`SLOWNESS`] times slower than the machine's from now on, and agree with each other. They must have been built
+/// with [slow clocks](Builder::slow_clock). What a test does takes next to no time then, as far as these servers know.
+pub fn slow_down<'a>(servers: impl IntoIterator<Item = &'a Server>) {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("it is later than 1970");
+    let now = u64::try_from(now.as_micros()).expect("it is earlier than the year 586,000");
+    for server in servers {
+        assert!(server.options.slow, "the clock of this server cannot be slowed down");
+        slow_from(server.folder.path(), now);
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lock_tests::certificates::Certificate;
 use lock_tests::patience::eventually_blocking;
-use lock_tests::server::{Persistence, Server};
+use lock_tests::server::{Persistence, SLOWNESS, Server, slow_down};
 use lock_tests::{eventually, lock_child};
 
 #[tokio::test]
@@ -87,6 +87,36 @@ async fn password_is_asked_for_and_carried_by_the_url() {
     // The harness still gets in when the password changes.
     server.cmd(&["CONFIG", "SET", "requirepass", "other"]);
     server.cmd(&["PING"]);
+}
+
+#[test]
+fn a_slowed_down_server_counts_less_time_and_its_clock_goes_on() {
+    let servers = [(); 2].map(|()| Server::builder().slow_clock().start());
+    slow_down(&servers);
+    let began = Instant::now();
+    let times = || {
+        servers.each_ref().map(|server| {
+            let [seconds, micros] = server.ask::<[u64; 2]>(&["TIME"]);
+            Duration::from_secs(seconds) + Duration::from_micros(micros)
+        })
+    };
+    let before = times();
+    std::thread::sleep(Duration::from_millis(50));
+    let after = times();
+    let most = began.elapsed() / SLOWNESS + Duration::from_micros(1);
+    for (before, after) in before.into_iter().zip(after) {
+        let passed = after.checked_sub(before).expect("it never goes back");
+        assert!(
+            Duration::from_millis(50) / SLOWNESS <= passed + Duration::from_micros(1) && passed <= most,
+            "{passed:?}"
+        );
+    }
+    let [first, second] = before;
+    let apart = second.checked_sub(first);
+    assert!(
+        apart.is_some_and(|apart| apart <= most),
+        "the clocks differ: {before:?}"
+    );
 }
 
 #[test]

@@ -873,7 +873,7 @@ pub(super) fn release_command(by: By, flags: bool, names: &Keyspace, releases: &
     command
 }
 
-fn run_script(command: &mut Cmd, by: By, script: &Form) {
+pub(super) fn run_script(command: &mut Cmd, by: By, script: &Form) {
     match by {
         By::Hash => command.arg("EVALSHA").arg(&script.hash),
         By::Source => command.arg("EVAL").arg(&script.source),

@@ -2,7 +2,8 @@
 
 use redis::{Cmd, RedisError, Value};
 
-use super::failure::{is_missing_script, is_unmarked, sort};
+use super::batcher::run_script;
+use super::failure::{is_unmarked, sort};
 use super::slot::{Connection, ConnectionSlot};
 use crate::store::StoreError;
 use crate::store::redis::scripts::LockScript;
@@ -29,21 +30,15 @@ pub(in crate::store::redis) async fn eval_about(
     keys: &[&str],
     args: impl Fn(&mut Cmd),
 ) -> Result<Value, StoreError> {
-    let kind = script.kind;
-    let script = script.form(live.server.is_7);
-    let command = |name: &str, script: &str| {
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(keys.len()).arg(keys);
+    let form = script.form(live.server.is_7);
+    let command = |by| {
+        let mut command = Cmd::new();
+        run_script(&mut command, by, form);
+        command.arg(keys.len()).arg(keys);
         args(&mut command);
         command
     };
-    let answer = match slot.call(live, kind, lock, command("EVALSHA", &script.hash)).await {
-        // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster.
-        Err(error) if is_missing_script(&error) => {
-            Box::pin(slot.call(live, kind, lock, command("EVAL", &script.source))).await
-        }
-        answer => answer,
-    };
+    let answer = slot.call_script(live, script.kind, lock, command).await;
     answer.map_err(|error: RedisError| sort(&error, true))
 }
 

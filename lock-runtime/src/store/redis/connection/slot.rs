@@ -617,6 +617,24 @@ impl ConnectionSlot {
         self.in_flight(live, both).await
     }
 
+    /// Sends a command that runs a script: by its hash, and by its source if the server does not have it.
+    pub(super) async fn call_script(
+        &self,
+        live: &Connection,
+        kind: Limited,
+        lock: &str,
+        command: impl Fn(By) -> Cmd,
+    ) -> Result<Value, RedisError> {
+        match self.call(live, kind, lock, command(By::Hash)).await {
+            // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster. Boxed, since it is
+            // rare.
+            Err(error) if failure::is_missing_script(&error) => {
+                Box::pin(self.call(live, kind, lock, command(By::Source))).await
+            }
+            answer => answer,
+        }
+    }
+
     /// Takes or releases a lock by a script. `request` makes the request, once more where it has to be sent again by
     /// itself.
     pub(in crate::store::redis) async fn run(
@@ -627,27 +645,22 @@ impl ConnectionSlot {
         let waited_for = live.batcher.as_ref().map(Sender::wait_for);
         let command = |request: &Request, by| request.command(by, live.server.is_7, self.names());
         let batcher = self.batcher_of(live);
-        let answer = match batcher {
-            Some(batcher) => {
-                let request = request();
-                self.send(live, batcher, request.limited(), What::Script(request)).await
-            }
-            None => batcher::the_one(self.send_directly(live, command(&request(), By::Hash)).await),
+        let may_ask_again;
+        let answer = if let Some(batcher) = batcher {
+            let request = request();
+            may_ask_again = matches!(request, Request::Acquire(_));
+            self.send(live, batcher, request.limited(), What::Script(request)).await
+        } else {
+            may_ask_again = false;
+            batcher::the_one(self.send_directly(live, command(&request(), By::Hash)).await)
         };
         drop(waited_for);
         let again = match &answer {
-            // Does not use `SCRIPT LOAD`, which would have to succeed on every node of a cluster.
             Err(error) if failure::is_missing_script(error) => By::Source,
             // The run may have failed for the sake of another lock in it, before or after it took this one. Whoever
             // has a lock already and asks again is granted it. Whoever has released it would be told that it was
             // gone.
-            Err(error)
-                if batcher.is_some()
-                    && matches!(request(), Request::Acquire(_))
-                    && failure::sort(error, true).is_permanent() =>
-            {
-                By::Hash
-            }
+            Err(error) if may_ask_again && failure::sort(error, true).is_permanent() => By::Hash,
             _ => return answer,
         };
         // Boxed, since it is rare.
@@ -729,22 +742,13 @@ impl ConnectionSlot {
         live: &Connection,
         releases: &[Release],
     ) -> Result<(), RedisError> {
-        match self.release_by(By::Hash, live, releases).await {
-            Err(error) if failure::is_missing_script(&error) => {
-                self.release_by(By::Source, live, releases).await.map(drop)
-            }
-            answer => answer.map(drop),
-        }
-    }
-
-    /// Releases locks of one kind by one command.
-    async fn release_by(&self, by: By, live: &Connection, releases: &[Release]) -> Result<Value, RedisError> {
         let lock = match releases {
             [one] => &*one.lock,
             _ => "",
         };
-        let command = release_command(by, live.server.is_7, self.names(), releases);
-        self.call(live, Limited::Releases, lock, command).await
+        let command = |by| release_command(by, live.server.is_7, self.names(), releases);
+        let answer = self.call_script(live, Limited::Releases, lock, command).await;
+        answer.map(drop)
     }
 
     async fn send(&self, live: &Connection, batcher: &Sender, kind: Limited, what: What) -> Result<Value, RedisError> {
