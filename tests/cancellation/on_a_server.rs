@@ -411,7 +411,7 @@ async fn acquiring(fault: Fault) {
         case(Call::Fenced, true),
         case(Call::All, true),
     ];
-    // They send what the others send, so that what becomes of it on the way shows nothing new.
+    // What they send goes the same way as one of those above, so that a fault on the way shows nothing new.
     if !matches!(fault, Fault::Does(_)) {
         cases.extend([
             case(Call::Run, true),
