@@ -30,9 +30,9 @@ plant last-come-first-served lock-runtime/src/store/redis/queue/queue_first.lua 
     "redis.pcall('ZRANGEBYSCORE', queue, 1, '+inf', 'LIMIT', 0, 1)" \
     "redis.pcall('ZREVRANGEBYSCORE', queue, '+inf', 1, 'LIMIT', 0, 1)"
 
-plant scripts-never-sent lock-runtime/src/store/redis/connection/eval.rs \
-    'Err(error) if is_missing_script(&error) =>' \
-    'Err(error) if is_missing_script(&error) && keys.is_empty() =>'
+plant scripts-never-sent lock-runtime/src/store/redis/connection/slot.rs \
+    'Err(error) if failure::is_missing_script(&error) =>' \
+    'Err(error) if failure::is_missing_script(&error) && lock == "none" =>'
 
 plant released-once lock-runtime/src/store/abandon.rs \
     'let was_answered =' \

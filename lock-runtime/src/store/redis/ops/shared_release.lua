@@ -9,8 +9,7 @@
 
 -- The common case first, before any function is created: the lock has no waiters, and all its holders are of one
 -- class, with leases that are not over and no token that they share.
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now
 local answers = {}
 local others = false
 for i = 1, #KEYS / 2 do
@@ -20,18 +19,27 @@ for i = 1, #KEYS / 2 do
     -- The only tally, and the holder whose lease ends first.
     -- pcall: a key of another type must not stop the release of the other locks.
     local found = redis.pcall('ZRANGE', lock, 0, 1, 'WITHSCORES')
-    if found[1] == '#' .. class and found[4] and tonumber(found[4]) > now and redis.pcall('PTTL', KEYS[2 * i]) == -2 then
-      if found[2] ~= '1' then
-        answers[i] = false
-        if redis.call('ZREM', lock, value) == 1 then
-          redis.call('ZADD', lock, found[2] - 1, '#' .. class)
-          local last = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
-          redis.call('PEXPIRE', lock, math.max(last - now, 1))
-          answers[i] = 0
+    if found[1] == '#' .. class and found[4] and redis.pcall('PTTL', KEYS[2 * i]) == -2 then
+      if found[2] == '1' then
+        -- The key ends with the lease of its last holder, so that this one is not over.
+        if found[3] == value then
+          redis.call('DEL', lock)
+          answers[i] = 1
         end
-      elseif found[3] == value then
-        redis.call('DEL', lock)
-        answers[i] = 1
+      else
+        if not now then
+          local time = redis.call('TIME')
+          now = time[1] * 1000 + math.floor(time[2] / 1000)
+        end
+        if tonumber(found[4]) > now then
+          answers[i] = false
+          if redis.call('ZREM', lock, value) == 1 then
+            redis.call('ZADD', lock, found[2] - 1, '#' .. class)
+            local last = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
+            redis.call('PEXPIRE', lock, math.max(last - now, 1))
+            answers[i] = 0
+          end
+        end
       end
     end
   end

@@ -1,6 +1,11 @@
 -- The other cases: the lock has waiters, or holders of other classes, or some whose lease is over, or a token; or
 -- a place is to be kept, or a member taken out of the queue.
 
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
 local function release(lock, queue, value, keep, member)
   leave(queue, member)
   -- pcall: a key of another type must not stop the release of the other locks.
