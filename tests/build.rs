@@ -7,6 +7,7 @@ use std::path::PathBuf;
 fn main() {
     let source = "harness/src/slow_clock.c";
     println!("cargo:rerun-if-changed={source}");
+    println!("cargo:rerun-if-changed=harness/src/clock.h");
     let library = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join("slow_clock.so");
     let mut compiler = cc::Build::new().get_compiler().to_command();
     compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use lock_runtime::clock::{BootClock, Clock, TokioClock};
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::quorum::QuorumStore;
@@ -26,7 +27,8 @@ pub(crate) const STEP: Duration = Duration::from_secs(10);
 /// A lease that no test outlives.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// Somewhere locks are kept.
+/// Somewhere locks are kept. The promises take any of them as one type, so that each is built once.
+#[async_trait(?Send)]
 pub(crate) trait Place {
     /// One more client. All of them share the locks.
     fn store(&self) -> Arc<dyn LockStore>;
@@ -34,16 +36,20 @@ pub(crate) trait Place {
     /// Makes every key older by a multiple of [`STEP`], as if that time had passed.
     async fn age(&self, span: Duration);
 
-    /// What the store's time is kept by.
-    fn runtime(&self) -> Runtime;
+    /// What the store's time is kept by. This and the next two are right for servers with slow clocks.
+    fn runtime(&self) -> Runtime {
+        OnServer::runtime_of()
+    }
 
     /// How much of a time by the test's clock has passed for the store.
     fn passed(&self, time: Duration) -> Duration {
-        time
+        time / SLOWNESS
     }
 
     /// The clock that its grants are dated by.
-    fn clock(&self) -> Arc<dyn Clock>;
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(BootClock)
+    }
 
     /// Whether the store keeps locks under this key.
     fn keeps(&self, key: &str) -> bool {
@@ -61,7 +67,7 @@ pub(crate) trait Place {
 }
 
 /// Runs a promise on the place's own runtime.
-pub(crate) fn run<P: Place>(place: &P, promise: impl AsyncFnOnce(&P)) {
+pub(crate) fn run(place: &dyn Place, promise: impl AsyncFnOnce(&dyn Place)) {
     place.runtime().block_on(promise(place));
 }
 
@@ -74,6 +80,7 @@ impl InMemory {
     }
 }
 
+#[async_trait(?Send)]
 impl Place for InMemory {
     fn store(&self) -> Arc<dyn LockStore> {
         Arc::clone(&self.0) as Arc<dyn LockStore>
@@ -91,6 +98,10 @@ impl Place for InMemory {
             .unwrap()
     }
 
+    fn passed(&self, time: Duration) -> Duration {
+        time
+    }
+
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(TokioClock)
     }
@@ -105,6 +116,7 @@ impl QuorumInMemory {
     }
 }
 
+#[async_trait(?Send)]
 impl Place for QuorumInMemory {
     fn store(&self) -> Arc<dyn LockStore> {
         let masters = self.0.iter().enumerate();
@@ -118,6 +130,10 @@ impl Place for QuorumInMemory {
 
     fn runtime(&self) -> Runtime {
         InMemory::new().runtime()
+    }
+
+    fn passed(&self, time: Duration) -> Duration {
+        time
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -145,6 +161,7 @@ impl QuorumOfServers {
     }
 }
 
+#[async_trait(?Send)]
 impl Place for QuorumOfServers {
     fn store(&self) -> Arc<dyn LockStore> {
         let masters = self
@@ -169,18 +186,6 @@ impl Place for QuorumOfServers {
         for server in &self.0 {
             server.cmd(&["EVAL", AGE, "0", &step, &span]);
         }
-    }
-
-    fn runtime(&self) -> Runtime {
-        OnServer::runtime_of()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(BootClock)
-    }
-
-    fn passed(&self, time: Duration) -> Duration {
-        time / SLOWNESS
     }
 }
 
@@ -265,6 +270,7 @@ impl BehindSentinels {
     }
 }
 
+#[async_trait(?Send)]
 impl Place for BehindSentinels {
     fn store(&self) -> Arc<dyn LockStore> {
         let url = format!("{}?db={}", self.group.url(), self.database);
@@ -284,18 +290,6 @@ impl Place for BehindSentinels {
             .arg(step.to_string())
             .arg(span.to_string());
         age.query_async::<()>(&mut connection).await.unwrap();
-    }
-
-    fn runtime(&self) -> Runtime {
-        OnServer::runtime_of()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(BootClock)
-    }
-
-    fn passed(&self, time: Duration) -> Duration {
-        time / SLOWNESS
     }
 }
 
@@ -319,6 +313,7 @@ impl BehindCluster {
     }
 }
 
+#[async_trait(?Send)]
 impl Place for BehindCluster {
     fn store(&self) -> Arc<dyn LockStore> {
         Arc::new(ClusterStore::open(&self.cluster.url(), "", PATIENT).unwrap())
@@ -331,20 +326,9 @@ impl Place for BehindCluster {
             master.cmd(&["EVAL", AGE, "0", &step, &span]);
         }
     }
-
-    fn runtime(&self) -> Runtime {
-        OnServer::runtime_of()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(BootClock)
-    }
-
-    fn passed(&self, time: Duration) -> Duration {
-        time / SLOWNESS
-    }
 }
 
+#[async_trait(?Send)]
 impl Place for OnServer {
     fn store(&self) -> Arc<dyn LockStore> {
         Arc::new(RedisStore::open(&self.0.url(), "", PATIENT).unwrap())
@@ -359,18 +343,6 @@ impl Place for OnServer {
             &STEP.as_millis().to_string(),
             &span.as_millis().to_string(),
         ]);
-    }
-
-    fn runtime(&self) -> Runtime {
-        Self::runtime_of()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(BootClock)
-    }
-
-    fn passed(&self, time: Duration) -> Duration {
-        time / SLOWNESS
     }
 }
 
@@ -388,6 +360,7 @@ impl AsTheDocumentedUser {
     }
 }
 
+#[async_trait(?Send)]
 impl Place for AsTheDocumentedUser {
     fn store(&self) -> Arc<dyn LockStore> {
         let url = self.0.0.url().replace("redis://", "redis://app:secret@");
@@ -396,18 +369,6 @@ impl Place for AsTheDocumentedUser {
 
     async fn age(&self, span: Duration) {
         self.0.age(span).await;
-    }
-
-    fn runtime(&self) -> Runtime {
-        self.0.runtime()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.0.clock()
-    }
-
-    fn passed(&self, time: Duration) -> Duration {
-        self.0.passed(time)
     }
 }
 

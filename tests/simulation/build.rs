@@ -5,6 +5,7 @@ use std::path::PathBuf;
 fn main() {
     let source = "src/bin/differential/clock.c";
     println!("cargo:rerun-if-changed={source}");
+    println!("cargo:rerun-if-changed=../harness/src/clock.h");
     let library = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join("clock.so");
     let compiler = cc::Build::new().get_compiler();
     let mut command = compiler.to_command();

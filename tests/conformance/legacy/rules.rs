@@ -4,13 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use lock_runtime::clock::{BootClock, Clock};
+use async_trait::async_trait;
 use lock_runtime::store::redis::LegacySetnxStore;
 use lock_runtime::store::{Attempt, LockStore, Ownership, QueueOutcome};
 use lock_runtime::{ConfigError, LockError, LockManager, LostReason, current, distributed_lock};
 use lock_tests::children::{Builder as ChildBuilder, Child};
 use lock_tests::{PATIENCE, PATIENT, Server, eventually};
-use tokio::runtime::{Builder, Runtime};
 
 use crate::place::{Ask, Client, GRANTED, LONG, Place, STEP, assert_cancelled, is_about};
 
@@ -49,6 +48,7 @@ for _, key in ipairs(redis.call('KEYS', '*_lock')) do
 end
 return 0";
 
+#[async_trait(?Send)]
 impl Place for BesideOldNeighbours {
     fn store(&self) -> Arc<dyn LockStore> {
         Arc::new(LegacySetnxStore::open(&self.0.url(), "", PATIENT).unwrap())
@@ -59,12 +59,8 @@ impl Place for BesideOldNeighbours {
         self.0.cmd(&["EVAL", AGE, "0", &step, &span]);
     }
 
-    fn runtime(&self) -> Runtime {
-        Builder::new_current_thread().enable_all().build().unwrap()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(BootClock)
+    fn passed(&self, time: Duration) -> Duration {
+        time
     }
 }
 

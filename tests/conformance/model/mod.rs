@@ -191,8 +191,8 @@ fn step(kind: Kind) -> impl Strategy<Value = Step> {
 }
 
 /// A store, the specification, and what they have in common.
-struct Scene<'a, P> {
-    place: &'a P,
+struct Scene<'a> {
+    place: &'a dyn Place,
     /// In steps since the beginning.
     now: u32,
     locks: Vec<Lock>,
@@ -215,8 +215,8 @@ fn ask(lease: u32, fence: bool, class: Class) -> Ask {
     }
 }
 
-impl<'a, P: Place> Scene<'a, P> {
-    fn new(place: &'a P, stores: &'a [Arc<dyn LockStore>], kind: Kind, nth: usize, last_token: u64) -> Self {
+impl<'a> Scene<'a> {
+    fn new(place: &'a dyn Place, stores: &'a [Arc<dyn LockStore>], kind: Kind, nth: usize, last_token: u64) -> Self {
         let mut scene = Self {
             place,
             now: 0,
@@ -583,15 +583,15 @@ impl<'a, P: Place> Scene<'a, P> {
 }
 
 /// Runs histories one after the other against a place.
-struct Runner<'a, P> {
-    place: &'a P,
+struct Runner<'a> {
+    place: &'a dyn Place,
     stores: Vec<Arc<dyn LockStore>>,
     kind: Kind,
     runs: usize,
     last_token: u64,
 }
 
-impl<P: Place> Runner<'_, P> {
+impl Runner<'_> {
     /// Runs one history; returns what is wrong with it.
     async fn run(&mut self, history: Vec<Step>) -> Result<(), String> {
         self.runs += 1;
@@ -676,7 +676,7 @@ fn chance(seed: u64) -> TestRunner {
     TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
 }
 
-async fn histories_follow_the_model(place: &impl Place, kind: Kind) {
+async fn histories_follow_the_model(place: &dyn Place, kind: Kind) {
     let random = prop::collection::vec(step(kind), 1..2 * STEPS);
     let mut runner = Runner {
         place,
@@ -698,7 +698,7 @@ async fn histories_follow_the_model(place: &impl Place, kind: Kind) {
 macro_rules! kinds {
     ($($name:ident: $kind:expr;)*) => {
         $(
-            pub(crate) async fn $name(place: &impl Place) {
+            pub(crate) async fn $name(place: &dyn Place) {
                 histories_follow_the_model(place, $kind).await;
             }
         )*

@@ -16,7 +16,7 @@ use crate::suite::shared::value;
 /// One of each mode.
 const CLASSES: [&str; 4] = ["r", "w", "s2", "oa"];
 
-fn client(place: &impl Place, class: &str, name: &str) -> Client {
+fn client(place: &dyn Place, class: &str, name: &str) -> Client {
     place.client(&value(class, name))
 }
 

@@ -15,11 +15,11 @@ use crate::place::{Ask, Client, GRANTED, LONG, Place, STEP, is_about};
 
 const KEY: &str = "orders:7";
 
-pub(crate) async fn a_free_key_is_granted(place: &impl Place) {
+pub(crate) async fn a_free_key_is_granted(place: &dyn Place) {
     assert_eq!(place.client("a").acquire(KEY, LONG).await, GRANTED);
 }
 
-pub(crate) async fn a_held_key_is_busy_for_every_other_value(place: &impl Place) {
+pub(crate) async fn a_held_key_is_busy_for_every_other_value(place: &dyn Place) {
     let a = place.client("a");
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
     for other in ["b", "", "A", "a ", "aa", "a\0"] {
@@ -38,7 +38,7 @@ pub(crate) async fn a_held_key_is_busy_for_every_other_value(place: &impl Place)
     assert_eq!(a.renew(KEY, None).await, Ownership::Owned);
 }
 
-pub(crate) async fn a_busy_answer_tells_the_holder_and_the_rest_of_its_lease(place: &impl Place) {
+pub(crate) async fn a_busy_answer_tells_the_holder_and_the_rest_of_its_lease(place: &dyn Place) {
     let value = "0123456789abcdef0123456789abcdef:host-1:17:stock::reduce";
     assert_eq!(place.client(value).acquire(KEY, LONG).await, GRANTED);
     for fence in [false, true] {
@@ -65,20 +65,20 @@ pub(crate) async fn a_busy_answer_tells_the_holder_and_the_rest_of_its_lease(pla
     assert!(is_about(rest, LONG.saturating_sub(STEP)), "{rest:?}");
 }
 
-pub(crate) async fn of_many_contenders_one_is_granted(place: &impl Place) {
+pub(crate) async fn of_many_contenders_one_is_granted(place: &dyn Place) {
     for round in 0..20 {
         assert_eq!(granted_of_many(place, round).await, 1);
     }
 }
 
 /// Of those who ask several masters at the same time, each may get some votes, and none enough.
-pub(crate) async fn of_many_contenders_no_two_are_granted(place: &impl Place) {
+pub(crate) async fn of_many_contenders_no_two_are_granted(place: &dyn Place) {
     for round in 0..20 {
         assert!(granted_of_many(place, round).await <= 1);
     }
 }
 
-async fn granted_of_many(place: &impl Place, round: u32) -> u32 {
+async fn granted_of_many(place: &dyn Place, round: u32) -> u32 {
     let key = format!("{KEY}:{round}");
     let contenders: Vec<_> = (0..16)
         .map(|name| {
@@ -93,7 +93,7 @@ async fn granted_of_many(place: &impl Place, round: u32) -> u32 {
     granted
 }
 
-pub(crate) async fn keys_do_not_touch_each_other(place: &impl Place) {
+pub(crate) async fn keys_do_not_touch_each_other(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     assert_eq!(a.acquire("x", LONG).await, GRANTED);
     assert_eq!(b.acquire("y", LONG).await, GRANTED);
@@ -102,7 +102,7 @@ pub(crate) async fn keys_do_not_touch_each_other(place: &impl Place) {
     assert_eq!(a.renew("x", Some(LONG)).await, Ownership::Owned);
 }
 
-pub(crate) async fn keys_and_values_are_taken_byte_by_byte(place: &impl Place) {
+pub(crate) async fn keys_and_values_are_taken_byte_by_byte(place: &dyn Place) {
     let long = "k".repeat(1024);
     let keys = [
         "a", "A", "a ", "a\0", "a\r\n", "a\nb", "{a}", "{a}:b", "{}", "%61", "ä", "a\u{308}", "🦀", "*", "?", "[a]",
@@ -125,7 +125,7 @@ pub(crate) async fn keys_and_values_are_taken_byte_by_byte(place: &impl Place) {
     }
 }
 
-pub(crate) async fn ones_own_value_is_granted_again(place: &impl Place) {
+pub(crate) async fn ones_own_value_is_granted_again(place: &dyn Place) {
     let a = place.client("a");
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
@@ -167,7 +167,7 @@ async fn takes_for(client: &Client, key: &str, lease: Duration) -> (Client, Inst
     }
 }
 
-pub(crate) async fn a_lease_ends_by_itself_and_not_before(place: &impl Place) {
+pub(crate) async fn a_lease_ends_by_itself_and_not_before(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     // Connected beforehand.
     assert!(!b.finds_busy(KEY).await);
@@ -184,7 +184,7 @@ pub(crate) async fn a_lease_ends_by_itself_and_not_before(place: &impl Place) {
     assert_eq!(a.release(KEY).await, Ownership::Foreign);
 }
 
-pub(crate) async fn the_longest_and_the_shortest_lease_are_kept(place: &impl Place) {
+pub(crate) async fn the_longest_and_the_shortest_lease_are_kept(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     assert_eq!(a.acquire("long", MAX_LEASE).await, GRANTED);
     let rest = b.rest("long").await;
@@ -211,7 +211,7 @@ pub(crate) async fn the_longest_and_the_shortest_lease_are_kept(place: &impl Pla
     }
 }
 
-pub(crate) async fn a_renewal_sets_the_lease_anew(place: &impl Place) {
+pub(crate) async fn a_renewal_sets_the_lease_anew(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     assert_eq!(a.acquire(KEY, 3 * STEP).await, GRANTED);
     place.age(2 * STEP).await;
@@ -226,7 +226,7 @@ pub(crate) async fn a_renewal_sets_the_lease_anew(place: &impl Place) {
     assert!(!b.finds_busy(KEY).await);
 }
 
-pub(crate) async fn a_renewal_by_another_value_changes_nothing(place: &impl Place) {
+pub(crate) async fn a_renewal_by_another_value_changes_nothing(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     assert_eq!(a.acquire(KEY, 2 * STEP).await, GRANTED);
     assert_eq!(b.renew(KEY, Some(LONG)).await, Ownership::Foreign);
@@ -236,7 +236,7 @@ pub(crate) async fn a_renewal_by_another_value_changes_nothing(place: &impl Plac
     assert_eq!(a.renew(KEY, None).await, Ownership::Owned);
 }
 
-pub(crate) async fn a_renewal_never_creates_a_key(place: &impl Place) {
+pub(crate) async fn a_renewal_never_creates_a_key(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     assert_eq!(a.renew(KEY, Some(LONG)).await, Ownership::Gone);
     assert!(!b.finds_busy(KEY).await);
@@ -250,7 +250,7 @@ pub(crate) async fn a_renewal_never_creates_a_key(place: &impl Place) {
     assert!(!b.finds_busy(KEY).await);
 }
 
-pub(crate) async fn a_check_changes_nothing(place: &impl Place) {
+pub(crate) async fn a_check_changes_nothing(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     assert_eq!(a.renew(KEY, None).await, Ownership::Gone);
     assert_eq!(a.acquire(KEY, 3 * STEP).await, GRANTED);
@@ -260,7 +260,7 @@ pub(crate) async fn a_check_changes_nothing(place: &impl Place) {
     assert!(is_about(rest, 2 * STEP), "{rest:?}");
 }
 
-pub(crate) async fn a_batch_gets_one_verdict_each_in_order(place: &impl Place) {
+pub(crate) async fn a_batch_gets_one_verdict_each_in_order(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     let mut requests = Vec::new();
     let mut expected = Vec::new();
@@ -306,7 +306,7 @@ pub(crate) async fn a_batch_gets_one_verdict_each_in_order(place: &impl Place) {
     );
 }
 
-pub(crate) async fn a_release_frees_the_key(place: &impl Place) {
+pub(crate) async fn a_release_frees_the_key(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     assert_eq!(a.release(KEY).await, Ownership::Gone);
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
@@ -315,7 +315,7 @@ pub(crate) async fn a_release_frees_the_key(place: &impl Place) {
     assert_eq!(b.acquire(KEY, LONG).await, GRANTED);
 }
 
-pub(crate) async fn a_release_by_another_value_changes_nothing(place: &impl Place) {
+pub(crate) async fn a_release_by_another_value_changes_nothing(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     assert_eq!(a.acquire(KEY, 2 * STEP).await, GRANTED);
     assert_eq!(b.release(KEY).await, Ownership::Foreign);
@@ -328,7 +328,7 @@ pub(crate) async fn a_release_by_another_value_changes_nothing(place: &impl Plac
     assert_eq!(b.renew(KEY, None).await, Ownership::Owned);
 }
 
-pub(crate) async fn a_minimum_hold_outlives_the_release(place: &impl Place) {
+pub(crate) async fn a_minimum_hold_outlives_the_release(place: &dyn Place) {
     // A value in the usual form: a store may mark the kept key by changing its token.
     let (a, b) = (
         place.client("0123456789abcdef0123456789abcdef:host:1:f"),
@@ -356,7 +356,7 @@ pub(crate) async fn a_minimum_hold_outlives_the_release(place: &impl Place) {
     assert!(!b.finds_busy(KEY).await);
 }
 
-pub(crate) async fn tokens_grow_whoever_takes_them(place: &impl Place) {
+pub(crate) async fn tokens_grow_whoever_takes_them(place: &dyn Place) {
     let mut last = 0;
     let mut grown = |token: u64| {
         assert!(token > last, "{token} after {last}");
@@ -378,7 +378,7 @@ pub(crate) async fn tokens_grow_whoever_takes_them(place: &impl Place) {
     }
 }
 
-pub(crate) async fn a_former_holder_gets_no_token(place: &impl Place) {
+pub(crate) async fn a_former_holder_gets_no_token(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     assert_eq!(a.fence(KEY).await, Fence::NotOwned(Ownership::Gone));
     assert_eq!(a.acquire(KEY, STEP).await, GRANTED);
@@ -392,7 +392,7 @@ pub(crate) async fn a_former_holder_gets_no_token(place: &impl Place) {
     assert_eq!(b.fence(KEY).await, Fence::NotOwned(Ownership::Gone));
 }
 
-pub(crate) async fn a_receipt_names_the_connection(place: &impl Place) {
+pub(crate) async fn a_receipt_names_the_connection(place: &dyn Place) {
     let a = place.client("a");
     let (taken, given) = (Receipt::default(), Receipt::default());
     assert_eq!(taken.connection(), None);
@@ -438,7 +438,7 @@ async fn drop_after<F: Future>(polls: usize, future: F) {
     .await;
 }
 
-pub(crate) async fn a_dropped_operation_leaves_the_store_usable(place: &impl Place) {
+pub(crate) async fn a_dropped_operation_leaves_the_store_usable(place: &dyn Place) {
     for polls in 0..6 {
         let key = &format!("{KEY}:{polls}");
         let (a, b) = (place.client("a"), place.client("b"));
@@ -478,7 +478,7 @@ fn block_on<T>(mut future: Pin<Box<dyn Future<Output = T> + '_>>) -> T {
     }
 }
 
-pub(crate) async fn operations_need_no_runtime(place: &impl Place) {
+pub(crate) async fn operations_need_no_runtime(place: &dyn Place) {
     let client = place.client("a");
     std::thread::spawn(move || {
         assert_eq!(block_on(Box::pin(client.acquire(KEY, LONG))), GRANTED);

@@ -11,7 +11,7 @@ use crate::place::{Ask, Client, GRANTED, LONG, Place, is_about};
 const KEY: &str = "inventory:7";
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef:host-1:17:stock::reduce";
 
-pub(crate) async fn a_free_lock_is_nothing_to_tell(place: &impl Place) {
+pub(crate) async fn a_free_lock_is_nothing_to_tell(place: &dyn Place) {
     let a = place.client("a");
     assert_eq!(a.store.inspect(KEY).await.unwrap(), None);
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
@@ -35,7 +35,7 @@ async fn sees_waiting(client: &Client, waiters: u64) {
     }
 }
 
-pub(crate) async fn a_held_lock_tells_holder_lease_token_and_who_waits(place: &impl Place) {
+pub(crate) async fn a_held_lock_tells_holder_lease_token_and_who_waits(place: &dyn Place) {
     let (a, b) = (place.client(TOKEN), place.client("b"));
     let token = a.acquire_fenced(KEY).await;
     let info = b.store.inspect(KEY).await.unwrap().unwrap();
@@ -62,7 +62,7 @@ pub(crate) async fn a_held_lock_tells_holder_lease_token_and_who_waits(place: &i
     }
 }
 
-pub(crate) async fn a_lease_that_is_over_is_not_told(place: &impl Place) {
+pub(crate) async fn a_lease_that_is_over_is_not_told(place: &dyn Place) {
     let a = place.client("a");
     assert_eq!(a.acquire(KEY, crate::place::STEP).await, GRANTED);
     place.age(crate::place::STEP).await;
@@ -71,7 +71,7 @@ pub(crate) async fn a_lease_that_is_over_is_not_told(place: &impl Place) {
     assert!(!a.store.force_release(KEY).await.unwrap());
 }
 
-pub(crate) async fn force_hands_the_lock_to_the_next(place: &impl Place) {
+pub(crate) async fn force_hands_the_lock_to_the_next(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     assert!(!b.store.force_release(KEY).await.unwrap());
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
@@ -90,7 +90,7 @@ pub(crate) async fn force_hands_the_lock_to_the_next(place: &impl Place) {
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
 }
 
-pub(crate) async fn a_list_has_what_is_held_and_matches(place: &impl Place) {
+pub(crate) async fn a_list_has_what_is_held_and_matches(place: &dyn Place) {
     let a = place.client("a");
     for key in ["inventory:7", "inventory:8", "account:7"] {
         assert_eq!(a.acquire(key, LONG).await, GRANTED);

@@ -16,7 +16,7 @@ macro_rules! keeps {
             $(
                 #[test]
                 fn $promise() {
-                    crate::place::run(&$place, async |place| crate::suite::$file::$promise(place).await);
+                    crate::place::run(&$place, crate::suite::$file::$promise);
                 }
             )*
         }

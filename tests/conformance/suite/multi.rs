@@ -10,7 +10,7 @@ const KEYS: [&str; 4] = ["account:1", "account:2", "account:3", "account:4"];
 const ALL: AttemptAll = AttemptAll::Granted { fence: None };
 
 /// A value in the usual form.
-fn client(place: &impl Place, name: &str) -> Client {
+fn client(place: &dyn Place, name: &str) -> Client {
     place.client(&format!("{}:host:1:{name}", token(name)))
 }
 
@@ -26,7 +26,7 @@ async fn holds(client: &Client, keys: &[&str]) {
     }
 }
 
-async fn all_are_free(place: &impl Place) {
+async fn all_are_free(place: &dyn Place) {
     for key in KEYS {
         assert!(!place.client("nobody").finds_busy(key).await, "{key}");
     }
@@ -50,7 +50,7 @@ async fn is_busy(client: &Client, keys: &[&str], former: Option<&str>, keep: boo
     }
 }
 
-pub(crate) async fn all_free_keys_are_taken_at_once(place: &impl Place) {
+pub(crate) async fn all_free_keys_are_taken_at_once(place: &dyn Place) {
     let (a, b) = (client(place, "a"), client(place, "b"));
     assert_eq!(a.acquire_all(&KEYS[..3], None, false, LONG).await, ALL);
     holds(&a, &KEYS[..3]).await;
@@ -67,7 +67,7 @@ pub(crate) async fn all_free_keys_are_taken_at_once(place: &impl Place) {
     gives_back(&a, &KEYS[1..2]).await;
 }
 
-pub(crate) async fn nothing_is_taken_when_one_key_is_busy(place: &impl Place) {
+pub(crate) async fn nothing_is_taken_when_one_key_is_busy(place: &dyn Place) {
     let (a, b) = (client(place, "a"), client(place, "b"));
     for (at, key) in KEYS.into_iter().enumerate() {
         assert_eq!(b.acquire(key, 2 * STEP).await, GRANTED);
@@ -103,7 +103,7 @@ async fn gives_back_after(client: &Client, keys: &[&str], then: impl AsyncFnOnce
     gives_back(client, keys).await;
 }
 
-pub(crate) async fn ones_own_value_is_granted_all_again(place: &impl Place) {
+pub(crate) async fn ones_own_value_is_granted_all_again(place: &dyn Place) {
     let a = client(place, "a");
     assert_eq!(a.acquire_all(&KEYS, None, false, 2 * STEP).await, ALL);
     place.age(STEP).await;
@@ -117,7 +117,7 @@ pub(crate) async fn ones_own_value_is_granted_all_again(place: &impl Place) {
     all_are_free(place).await;
 }
 
-pub(crate) async fn whoever_holds_some_and_finds_others_busy_gives_them_back(place: &impl Place) {
+pub(crate) async fn whoever_holds_some_and_finds_others_busy_gives_them_back(place: &dyn Place) {
     let (a, b) = (client(place, "a"), client(place, "b"));
     for former in [false, true] {
         let later = client(place, "later");
@@ -139,7 +139,7 @@ pub(crate) async fn whoever_holds_some_and_finds_others_busy_gives_them_back(pla
     }
 }
 
-pub(crate) async fn a_former_value_gives_way_to_the_new_one(place: &impl Place) {
+pub(crate) async fn a_former_value_gives_way_to_the_new_one(place: &dyn Place) {
     let (former, new) = (client(place, "former"), client(place, "new"));
     assert_eq!(former.acquire(KEYS[1], STEP).await, GRANTED);
     assert_eq!(former.acquire(KEYS[2], STEP).await, GRANTED);
@@ -154,7 +154,7 @@ pub(crate) async fn a_former_value_gives_way_to_the_new_one(place: &impl Place) 
     all_are_free(place).await;
 }
 
-pub(crate) async fn smaller_keys_may_be_kept_while_waiting_for_a_busy_one(place: &impl Place) {
+pub(crate) async fn smaller_keys_may_be_kept_while_waiting_for_a_busy_one(place: &dyn Place) {
     let (b, former, new) = (client(place, "b"), client(place, "former"), client(place, "new"));
     assert_eq!(b.acquire(KEYS[2], LONG).await, GRANTED);
     assert_eq!(former.acquire(KEYS[0], LONG).await, GRANTED);
@@ -175,7 +175,7 @@ pub(crate) async fn smaller_keys_may_be_kept_while_waiting_for_a_busy_one(place:
     all_are_free(place).await;
 }
 
-pub(crate) async fn what_is_given_back_goes_to_whoever_waits(place: &impl Place) {
+pub(crate) async fn what_is_given_back_goes_to_whoever_waits(place: &dyn Place) {
     let (a, b) = (client(place, "a"), client(place, "b"));
     assert_eq!(a.acquire(KEYS[0], LONG).await, GRANTED);
     assert_eq!(a.acquire(KEYS[3], LONG).await, GRANTED);
@@ -202,7 +202,7 @@ pub(crate) async fn what_is_given_back_goes_to_whoever_waits(place: &impl Place)
 }
 
 /// Handed one key of many, the waiter asks for all with the value that it was handed it by.
-pub(crate) async fn whoever_was_handed_one_goes_on_to_all(place: &impl Place) {
+pub(crate) async fn whoever_was_handed_one_goes_on_to_all(place: &dyn Place) {
     let (b, former) = (client(place, "b"), client(place, "former"));
     assert_eq!(b.acquire(KEYS[1], LONG).await, GRANTED);
     assert_eq!(is_busy(&former, &KEYS, None, true).await, 1);
@@ -218,7 +218,7 @@ pub(crate) async fn whoever_was_handed_one_goes_on_to_all(place: &impl Place) {
     all_are_free(place).await;
 }
 
-pub(crate) async fn one_token_is_above_those_of_all_keys(place: &impl Place) {
+pub(crate) async fn one_token_is_above_those_of_all_keys(place: &dyn Place) {
     let a = client(place, "a");
     let keys: Vec<Arc<str>> = KEYS.iter().map(|&key| key.into()).collect();
     let mut last = 0;
@@ -247,7 +247,7 @@ pub(crate) async fn one_token_is_above_those_of_all_keys(place: &impl Place) {
     }
 }
 
-pub(crate) async fn all_run_out_by_themselves(place: &impl Place) {
+pub(crate) async fn all_run_out_by_themselves(place: &dyn Place) {
     let (a, b) = (client(place, "a"), client(place, "b"));
     assert_eq!(a.acquire_all(&KEYS, None, false, 2 * STEP).await, ALL);
     assert_eq!(a.renew(KEYS[0], Some(LONG)).await, Ownership::Owned);
@@ -261,7 +261,7 @@ pub(crate) async fn all_run_out_by_themselves(place: &impl Place) {
 }
 
 /// Whoever comes in between takes all or nothing as well.
-pub(crate) async fn many_who_want_some_of_all_never_have_one_together(place: &impl Place) {
+pub(crate) async fn many_who_want_some_of_all_never_have_one_together(place: &dyn Place) {
     let tasks: Vec<_> = (0..12)
         .map(|number| {
             let clients: Vec<_> = (0..30)

@@ -28,7 +28,7 @@ fn value(name: &str) -> String {
 }
 
 /// New clients that join the queue one after the other.
-async fn stand<const N: usize>(place: &impl Place, names: [&str; N]) -> [Standing; N] {
+async fn stand<const N: usize>(place: &dyn Place, names: [&str; N]) -> [Standing; N] {
     let mut all = Vec::new();
     for name in names {
         all.push(place.client(&value(name)).stand(KEY, Ask::default()).await);
@@ -37,7 +37,7 @@ async fn stand<const N: usize>(place: &impl Place, names: [&str; N]) -> [Standin
 }
 
 /// Who has the key.
-async fn holder(place: &impl Place) -> Option<String> {
+async fn holder(place: &dyn Place) -> Option<String> {
     match place.client("nobody").acquire(KEY, LONG).await {
         Attempt::Busy { holder, .. } => Some(holder.unwrap().value().to_owned()),
         Attempt::Granted { .. } => {
@@ -54,7 +54,7 @@ async fn served(standing: Standing) {
     assert_eq!(client.release(KEY).await, Ownership::Owned);
 }
 
-pub(crate) async fn a_free_key_is_granted_at_once(place: &impl Place) {
+pub(crate) async fn a_free_key_is_granted_at_once(place: &dyn Place) {
     for round in 0..3 {
         let mut standing = place
             .client(&format!("waiter {round}"))
@@ -70,7 +70,7 @@ pub(crate) async fn a_free_key_is_granted_at_once(place: &impl Place) {
     }
 }
 
-pub(crate) async fn a_release_hands_over_in_the_order_of_joining(place: &impl Place) {
+pub(crate) async fn a_release_hands_over_in_the_order_of_joining(place: &dyn Place) {
     let a = place.client("a");
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
     // More than the digits of one number, and names in no order.
@@ -93,7 +93,7 @@ pub(crate) async fn a_release_hands_over_in_the_order_of_joining(place: &impl Pl
     assert_eq!(holder(place).await, None);
 }
 
-pub(crate) async fn keys_have_queues_of_their_own(place: &impl Place) {
+pub(crate) async fn keys_have_queues_of_their_own(place: &dyn Place) {
     let keys = ["a", "{a}", "{a}:b", "a}", "{", "a:{b}:c", "%lock", " ", "ä", "a\r\n"];
     let holder = place.client("holder");
     let mut line = Vec::new();
@@ -113,7 +113,7 @@ pub(crate) async fn keys_have_queues_of_their_own(place: &impl Place) {
     }
 }
 
-pub(crate) async fn the_grant_is_dated_before_the_expiry_was_set(place: &impl Place) {
+pub(crate) async fn the_grant_is_dated_before_the_expiry_was_set(place: &dyn Place) {
     let a = place.client("a");
     for (nth, lease) in [STEP, LONG, 2 * LONG].into_iter().enumerate() {
         assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
@@ -139,7 +139,7 @@ pub(crate) async fn the_grant_is_dated_before_the_expiry_was_set(place: &impl Pl
     }
 }
 
-pub(crate) async fn one_who_leaves_is_passed_over(place: &impl Place) {
+pub(crate) async fn one_who_leaves_is_passed_over(place: &dyn Place) {
     let a = place.client("a");
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
     let [first, second, third, fourth, last] = stand(place, ["first", "second", "third", "fourth", "last"]).await;
@@ -159,7 +159,7 @@ pub(crate) async fn one_who_leaves_is_passed_over(place: &impl Place) {
     assert_eq!(end.leave(KEY, Ask::default()).await, Ownership::Gone);
 }
 
-pub(crate) async fn one_who_leaves_with_the_lock_hands_it_over(place: &impl Place) {
+pub(crate) async fn one_who_leaves_with_the_lock_hands_it_over(place: &dyn Place) {
     let a = place.client("a");
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
     let [first, second, third] = stand(place, ["first", "second", "third"]).await;
@@ -174,7 +174,7 @@ pub(crate) async fn one_who_leaves_with_the_lock_hands_it_over(place: &impl Plac
     assert_eq!(holder(place).await, None);
 }
 
-pub(crate) async fn one_who_never_came_leaves_without_an_effect(place: &impl Place) {
+pub(crate) async fn one_who_never_came_leaves_without_an_effect(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client(&value("b")));
     assert_eq!(b.leave(KEY, Ask::default()).await, Ownership::Gone);
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
@@ -186,7 +186,7 @@ pub(crate) async fn one_who_never_came_leaves_without_an_effect(place: &impl Pla
     served(c).await;
 }
 
-pub(crate) async fn one_who_has_died_blocks_no_longer_than_its_lease(place: &impl Place) {
+pub(crate) async fn one_who_has_died_blocks_no_longer_than_its_lease(place: &dyn Place) {
     let a = place.client("a");
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
     let ask = Ask {
@@ -207,7 +207,7 @@ pub(crate) async fn one_who_has_died_blocks_no_longer_than_its_lease(place: &imp
     assert_eq!(holder(place).await, None);
 }
 
-pub(crate) async fn an_expired_lock_goes_to_the_first_in_line(place: &impl Place) {
+pub(crate) async fn an_expired_lock_goes_to_the_first_in_line(place: &dyn Place) {
     let a = place.client("a");
     assert_eq!(a.acquire(KEY, 2 * STEP).await, GRANTED);
     let [first, second] = stand(place, ["first", "second"]).await;
@@ -223,7 +223,7 @@ pub(crate) async fn an_expired_lock_goes_to_the_first_in_line(place: &impl Place
     served(second).await;
 }
 
-pub(crate) async fn a_renewal_holds_the_queue_back_and_a_shorter_one_lets_it_in_sooner(place: &impl Place) {
+pub(crate) async fn a_renewal_holds_the_queue_back_and_a_shorter_one_lets_it_in_sooner(place: &dyn Place) {
     let a = place.client("a");
     assert_eq!(a.acquire(KEY, 2 * STEP).await, GRANTED);
     let [first, second] = stand(place, ["first", "second"]).await;
@@ -239,7 +239,7 @@ pub(crate) async fn a_renewal_holds_the_queue_back_and_a_shorter_one_lets_it_in_
     served(second).await;
 }
 
-pub(crate) async fn a_minimum_hold_holds_the_queue_back_until_it_is_over(place: &impl Place) {
+pub(crate) async fn a_minimum_hold_holds_the_queue_back_until_it_is_over(place: &dyn Place) {
     let a = place.client(&value("a"));
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
     let [first, second, third] = stand(place, ["first", "second", "third"]).await;
@@ -261,7 +261,7 @@ pub(crate) async fn a_minimum_hold_holds_the_queue_back_until_it_is_over(place: 
     served(third).await;
 }
 
-pub(crate) async fn a_fair_acquire_waits_behind_the_queue_and_a_plain_one_does_not(place: &impl Place) {
+pub(crate) async fn a_fair_acquire_waits_behind_the_queue_and_a_plain_one_does_not(place: &dyn Place) {
     let (a, b) = (place.client("a"), place.client("b"));
     // Alone it is as any other.
     assert_eq!(a.try_acquire(KEY, FAIR).await.unwrap(), GRANTED);
@@ -299,7 +299,7 @@ pub(crate) async fn a_fair_acquire_waits_behind_the_queue_and_a_plain_one_does_n
     assert_eq!(b.try_acquire(KEY, FAIR).await.unwrap(), GRANTED);
 }
 
-pub(crate) async fn tokens_grow_from_hand_to_hand(place: &impl Place) {
+pub(crate) async fn tokens_grow_from_hand_to_hand(place: &dyn Place) {
     let a = place.client("a");
     let mut last = a.acquire_fenced(KEY).await;
     let mut holder = a;
@@ -322,7 +322,7 @@ pub(crate) async fn tokens_grow_from_hand_to_hand(place: &impl Place) {
     }
 }
 
-pub(crate) async fn a_former_holder_gets_no_token_of_its_successor(place: &impl Place) {
+pub(crate) async fn a_former_holder_gets_no_token_of_its_successor(place: &dyn Place) {
     let a = place.client("a");
     let before = a.acquire_fenced(KEY).await;
     let standing = place.client(&value("b")).stand(KEY, FENCED).await;
@@ -332,7 +332,7 @@ pub(crate) async fn a_former_holder_gets_no_token_of_its_successor(place: &impl 
     assert!(standing.claim().await.unwrap() > before);
 }
 
-pub(crate) async fn whoever_waits_sees_the_holder(place: &impl Place) {
+pub(crate) async fn whoever_waits_sees_the_holder(place: &dyn Place) {
     let a = place.client("0123456789abcdef0123456789abcdef:here:7:shop::sell");
     assert_eq!(a.acquire(KEY, 3 * STEP).await, GRANTED);
     let [first] = stand(place, ["first"]).await;
@@ -348,7 +348,7 @@ pub(crate) async fn whoever_waits_sees_the_holder(place: &impl Place) {
     assert_eq!(holder.value(), successor.value);
 }
 
-pub(crate) async fn a_release_by_another_value_hands_over_nothing(place: &impl Place) {
+pub(crate) async fn a_release_by_another_value_hands_over_nothing(place: &dyn Place) {
     let (a, stranger) = (place.client("a"), place.client(&value("stranger")));
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
     let [first, second] = stand(place, ["first", "second"]).await;
@@ -368,7 +368,7 @@ pub(crate) async fn a_release_by_another_value_hands_over_nothing(place: &impl P
     served(second).await;
 }
 
-pub(crate) async fn the_same_release_twice_hands_over_once(place: &impl Place) {
+pub(crate) async fn the_same_release_twice_hands_over_once(place: &dyn Place) {
     let a = place.client("a");
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
     let [first, second] = stand(place, ["first", "second"]).await;
@@ -386,7 +386,7 @@ pub(crate) async fn the_same_release_twice_hands_over_once(place: &impl Place) {
     assert_eq!(holder(place).await, None);
 }
 
-pub(crate) async fn many_come_and_go_and_each_gets_the_lock_once(place: &impl Place) {
+pub(crate) async fn many_come_and_go_and_each_gets_the_lock_once(place: &dyn Place) {
     let a = place.client("a");
     assert_eq!(a.acquire(KEY, LONG).await, GRANTED);
     let mut line = Vec::new();

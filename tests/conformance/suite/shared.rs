@@ -19,7 +19,7 @@ pub(crate) fn value(class: &str, name: &str) -> String {
     format!("{class}:{}:host:1:{name}", token(name))
 }
 
-fn client(place: &impl Place, class: &str, name: &str) -> Client {
+fn client(place: &dyn Place, class: &str, name: &str) -> Client {
     place.client(&value(class, name))
 }
 
@@ -30,25 +30,25 @@ fn for_lease(steps: u32) -> Ask {
     }
 }
 
-async fn stand(place: &impl Place, class: &str, name: &str) -> Standing {
+async fn stand(place: &dyn Place, class: &str, name: &str) -> Standing {
     client(place, class, name).stand(KEY, Ask::default()).await
 }
 
 /// Takes the lock, and claims it if it was handed over.
-async fn enters(place: &impl Place, class: &str, name: &str) -> Client {
+async fn enters(place: &dyn Place, class: &str, name: &str) -> Client {
     let client = client(place, class, name);
     assert_eq!(client.acquire(KEY, LONG).await, GRANTED, "{}", client.value);
     client
 }
 
-async fn is_kept_out(place: &impl Place, class: &str) {
+async fn is_kept_out(place: &dyn Place, class: &str) {
     let probe = client(place, class, "probe");
     let answer = probe.acquire(KEY, LONG).await;
     assert!(matches!(answer, Attempt::Busy { .. }), "{class} got {answer:?}");
 }
 
 /// Nobody has the lock and nobody waits for it.
-async fn is_free(place: &impl Place) {
+async fn is_free(place: &dyn Place) {
     let probe = client(place, "w", "probe");
     assert_eq!(probe.acquire(KEY, LONG).await, GRANTED);
     assert_eq!(probe.release(KEY).await, Ownership::Owned);
@@ -73,7 +73,7 @@ async fn claims(standing: Standing) -> Client {
     client
 }
 
-pub(crate) async fn whoever_may_hold_it_together_does_and_nobody_else(place: &impl Place) {
+pub(crate) async fn whoever_may_hold_it_together_does_and_nobody_else(place: &dyn Place) {
     let classes = ["r", "w", "s1", "s2", "s3", "oa", "ob", "oa%3A"];
     for first in classes {
         for second in classes {
@@ -101,7 +101,7 @@ pub(crate) async fn whoever_may_hold_it_together_does_and_nobody_else(place: &im
     }
 }
 
-pub(crate) async fn every_holder_has_a_lease_of_its_own(place: &impl Place) {
+pub(crate) async fn every_holder_has_a_lease_of_its_own(place: &dyn Place) {
     for class in ["r", "s3", "oa"] {
         let [a, b, c] = ["a", "b", "c"].map(|name| client(place, class, name));
         assert_eq!(a.acquire(KEY, 2 * STEP).await, GRANTED);
@@ -142,7 +142,7 @@ pub(crate) async fn every_holder_has_a_lease_of_its_own(place: &impl Place) {
     }
 }
 
-pub(crate) async fn a_release_ends_no_other_hold(place: &impl Place) {
+pub(crate) async fn a_release_ends_no_other_hold(place: &dyn Place) {
     for class in ["r", "s3", "oa"] {
         let [a, b, c] = [
             enters(place, class, "a").await,
@@ -171,7 +171,7 @@ pub(crate) async fn a_release_ends_no_other_hold(place: &impl Place) {
     }
 }
 
-pub(crate) async fn a_request_that_comes_twice_is_one_hold(place: &impl Place) {
+pub(crate) async fn a_request_that_comes_twice_is_one_hold(place: &dyn Place) {
     for class in ["r", "w", "s1", "s2", "oa"] {
         let a = enters(place, class, "a").await;
         assert_eq!(a.acquire(KEY, 2 * STEP).await, GRANTED);
@@ -199,7 +199,7 @@ pub(crate) async fn a_request_that_comes_twice_is_one_hold(place: &impl Place) {
     is_free(place).await;
 }
 
-pub(crate) async fn a_renewal_never_creates_a_hold(place: &impl Place) {
+pub(crate) async fn a_renewal_never_creates_a_hold(place: &dyn Place) {
     for class in ["r", "w", "s2", "oa"] {
         let a = client(place, class, "a");
         assert_eq!(a.renew(KEY, Some(LONG)).await, Ownership::Gone);
@@ -221,7 +221,7 @@ pub(crate) async fn a_renewal_never_creates_a_hold(place: &impl Place) {
     is_free(place).await;
 }
 
-pub(crate) async fn an_expired_holder_finds_who_came_after_it(place: &impl Place) {
+pub(crate) async fn an_expired_holder_finds_who_came_after_it(place: &dyn Place) {
     let dead = client(place, "r", "dead");
     assert_eq!(dead.acquire(KEY, STEP).await, GRANTED);
     place.age(STEP).await;
@@ -233,7 +233,7 @@ pub(crate) async fn an_expired_holder_finds_who_came_after_it(place: &impl Place
     is_free(place).await;
 }
 
-pub(crate) async fn a_batch_of_all_modes_gets_one_verdict_each_in_order(place: &impl Place) {
+pub(crate) async fn a_batch_of_all_modes_gets_one_verdict_each_in_order(place: &dyn Place) {
     let exclusive = place.client("0123456789abcdef0123456789abcdef:host:1:exclusive");
     let holders: Vec<Client> = ["r", "w", "s2", "oa"]
         .into_iter()
@@ -283,7 +283,7 @@ pub(crate) async fn a_batch_of_all_modes_gets_one_verdict_each_in_order(place: &
     assert_eq!(store.renew(&requests).await.unwrap(), expected);
 }
 
-pub(crate) async fn a_busy_answer_tells_a_holder_and_the_rest_of_its_lease(place: &impl Place) {
+pub(crate) async fn a_busy_answer_tells_a_holder_and_the_rest_of_its_lease(place: &dyn Place) {
     let reader = client(place, "r", "shop::read");
     assert_eq!(reader.acquire(KEY, 3 * STEP).await, GRANTED);
     let writer = client(place, "w", "writer");
@@ -316,7 +316,7 @@ pub(crate) async fn a_busy_answer_tells_a_holder_and_the_rest_of_its_lease(place
     leaves(&waited).await;
 }
 
-pub(crate) async fn a_waiting_writer_holds_new_readers_back(place: &impl Place) {
+pub(crate) async fn a_waiting_writer_holds_new_readers_back(place: &dyn Place) {
     let (a, b) = (enters(place, "r", "a").await, enters(place, "r", "b").await);
     let writer = stand(place, "w", "writer").await;
     for _ in 0..3 {
@@ -338,7 +338,7 @@ pub(crate) async fn a_waiting_writer_holds_new_readers_back(place: &impl Place) 
     is_free(place).await;
 }
 
-pub(crate) async fn a_writer_that_leaves_the_queue_lets_readers_in(place: &impl Place) {
+pub(crate) async fn a_writer_that_leaves_the_queue_lets_readers_in(place: &dyn Place) {
     let a = enters(place, "r", "a").await;
     let writer = stand(place, "w", "writer").await;
     let (b, c) = (stand(place, "r", "b").await, stand(place, "r", "c").await);
@@ -355,7 +355,7 @@ pub(crate) async fn a_writer_that_leaves_the_queue_lets_readers_in(place: &impl 
     is_free(place).await;
 }
 
-pub(crate) async fn readers_who_wait_one_after_the_other_are_let_in_together(place: &impl Place) {
+pub(crate) async fn readers_who_wait_one_after_the_other_are_let_in_together(place: &dyn Place) {
     let writer = enters(place, "w", "writer").await;
     let mut first = Vec::new();
     for nth in 0..12 {
@@ -389,7 +389,7 @@ pub(crate) async fn readers_who_wait_one_after_the_other_are_let_in_together(pla
     is_free(place).await;
 }
 
-pub(crate) async fn the_last_reader_that_expires_lets_the_writer_in(place: &impl Place) {
+pub(crate) async fn the_last_reader_that_expires_lets_the_writer_in(place: &dyn Place) {
     let (a, b) = (client(place, "r", "a"), client(place, "r", "b"));
     assert_eq!(a.acquire(KEY, STEP).await, GRANTED);
     assert_eq!(b.acquire(KEY, 3 * STEP).await, GRANTED);
@@ -404,7 +404,7 @@ pub(crate) async fn the_last_reader_that_expires_lets_the_writer_in(place: &impl
     is_free(place).await;
 }
 
-pub(crate) async fn whoever_has_died_in_the_queue_blocks_no_longer_than_its_lease(place: &impl Place) {
+pub(crate) async fn whoever_has_died_in_the_queue_blocks_no_longer_than_its_lease(place: &dyn Place) {
     let reader = enters(place, "r", "reader").await;
     let dead = client(place, "w", "dead").stand(KEY, for_lease(2)).await;
     let next = stand(place, "r", "next").await;
@@ -419,7 +419,7 @@ pub(crate) async fn whoever_has_died_in_the_queue_blocks_no_longer_than_its_leas
     is_free(place).await;
 }
 
-pub(crate) async fn a_semaphore_has_no_more_holders_than_permits(place: &impl Place) {
+pub(crate) async fn a_semaphore_has_no_more_holders_than_permits(place: &dyn Place) {
     let mut inside = Vec::new();
     for nth in 0..5 {
         inside.push(enters(place, "s5", &format!("holder-{nth}")).await);
@@ -443,7 +443,7 @@ pub(crate) async fn a_semaphore_has_no_more_holders_than_permits(place: &impl Pl
     is_free(place).await;
 }
 
-pub(crate) async fn the_permits_of_dead_holders_come_back_after_their_leases(place: &impl Place) {
+pub(crate) async fn the_permits_of_dead_holders_come_back_after_their_leases(place: &dyn Place) {
     let mut holders = Vec::new();
     for lease in 1..=3 {
         let holder = client(place, "s3", &format!("dead-{lease}"));
@@ -464,7 +464,7 @@ pub(crate) async fn the_permits_of_dead_holders_come_back_after_their_leases(pla
     is_free(place).await;
 }
 
-pub(crate) async fn the_smaller_number_of_permits_counts_until_its_holders_are_gone(place: &impl Place) {
+pub(crate) async fn the_smaller_number_of_permits_counts_until_its_holders_are_gone(place: &dyn Place) {
     let (old, new) = (enters(place, "s2", "old").await, enters(place, "s5", "new").await);
     for class in ["s2", "s5", "s3"] {
         is_kept_out(place, class).await;
@@ -492,7 +492,7 @@ pub(crate) async fn the_smaller_number_of_permits_counts_until_its_holders_are_g
     is_free(place).await;
 }
 
-pub(crate) async fn an_owner_that_has_the_lock_enters_past_the_queue(place: &impl Place) {
+pub(crate) async fn an_owner_that_has_the_lock_enters_past_the_queue(place: &dyn Place) {
     let first = enters(place, "oa", "first").await;
     let others = [stand(place, "ob", "b").await, stand(place, "w", "writer").await];
     // At once, and by way of the queue.
@@ -512,7 +512,7 @@ pub(crate) async fn an_owner_that_has_the_lock_enters_past_the_queue(place: &imp
 }
 
 /// Or a workflow would wait for itself.
-pub(crate) async fn an_owner_that_gets_the_lock_enters_from_the_back_of_the_queue(place: &impl Place) {
+pub(crate) async fn an_owner_that_gets_the_lock_enters_from_the_back_of_the_queue(place: &dyn Place) {
     let writer = enters(place, "w", "writer").await;
     let first = stand(place, "oa", "first").await;
     let other = stand(place, "ob", "other").await;
@@ -528,7 +528,7 @@ pub(crate) async fn an_owner_that_gets_the_lock_enters_from_the_back_of_the_queu
     is_free(place).await;
 }
 
-pub(crate) async fn every_writer_has_a_larger_token(place: &impl Place) {
+pub(crate) async fn every_writer_has_a_larger_token(place: &dyn Place) {
     let mut last = 0;
     for nth in 0..20 {
         let writer = client(place, "w", &format!("writer-{nth}"));
@@ -560,7 +560,7 @@ pub(crate) async fn every_writer_has_a_larger_token(place: &impl Place) {
     leaves(&reader).await;
 }
 
-pub(crate) async fn holders_for_one_owner_share_a_token_until_the_lock_is_free(place: &impl Place) {
+pub(crate) async fn holders_for_one_owner_share_a_token_until_the_lock_is_free(place: &dyn Place) {
     let mut last = 0;
     for (nth, owner) in ["oa", "oa", "ob", "oa"].into_iter().enumerate() {
         let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| client(place, owner, &format!("{name}-{nth}")));
@@ -588,7 +588,7 @@ pub(crate) async fn holders_for_one_owner_share_a_token_until_the_lock_is_free(p
     is_free(place).await;
 }
 
-pub(crate) async fn a_minimum_hold_counts_as_a_holder(place: &impl Place) {
+pub(crate) async fn a_minimum_hold_counts_as_a_holder(place: &dyn Place) {
     for class in ["r", "w", "s2", "oa"] {
         let a = enters(place, class, "a").await;
         assert_eq!(a.try_release(KEY, Some(3 * STEP)).await.unwrap(), Ownership::Owned);
@@ -620,7 +620,7 @@ pub(crate) async fn a_minimum_hold_counts_as_a_holder(place: &impl Place) {
     }
 }
 
-pub(crate) async fn whoever_leaves_with_the_lock_hands_it_over(place: &impl Place) {
+pub(crate) async fn whoever_leaves_with_the_lock_hands_it_over(place: &dyn Place) {
     let writer = enters(place, "w", "writer").await;
     let (first, second) = (stand(place, "w", "first").await, stand(place, "r", "second").await);
     leaves(&writer).await;
@@ -634,7 +634,7 @@ pub(crate) async fn whoever_leaves_with_the_lock_hands_it_over(place: &impl Plac
     is_free(place).await;
 }
 
-pub(crate) async fn keys_have_holders_and_queues_of_their_own(place: &impl Place) {
+pub(crate) async fn keys_have_holders_and_queues_of_their_own(place: &dyn Place) {
     let keys = ["a", "{a}", "{a}:b", "a}", "{", "a:{b}:c", "%lock", " ", "ä", "a\r\n"];
     let writer = client(place, "w", "writer");
     let mut line = Vec::new();
@@ -654,7 +654,7 @@ pub(crate) async fn keys_have_holders_and_queues_of_their_own(place: &impl Place
 }
 
 /// Whoever does not know the other modes must not take a lock for free.
-pub(crate) async fn an_exclusive_holder_and_others_keep_each_other_out(place: &impl Place) {
+pub(crate) async fn an_exclusive_holder_and_others_keep_each_other_out(place: &dyn Place) {
     let exclusive = place.client("0123456789abcdef0123456789abcdef:host:1:exclusive");
     for class in ["r", "w", "s2", "oa"] {
         assert_eq!(exclusive.acquire(KEY, LONG).await, GRANTED);

@@ -349,14 +349,19 @@ impl ClusterGroup {
     pub async fn failover(&self, replica: u16) {
         let promoted = self.server(replica);
         let mut asked: Option<Instant> = None;
+        let mut refused = String::new();
         within(LIMIT, "a replica to be promoted", || {
             let is_master = promoted.info("role") == "master";
             // A replica that is not elected within five seconds gives up. One that takes its master for dead refuses.
-            if !is_master
-                && asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(6))
-                && promoted.try_cmd(&["CLUSTER", "FAILOVER"]).is_ok()
-            {
-                asked = Some(Instant::now());
+            if !is_master && asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(6)) {
+                match promoted.try_cmd(&["CLUSTER", "FAILOVER"]) {
+                    Ok(_) => asked = Some(Instant::now()),
+                    Err(error) if error.to_string() != refused => {
+                        refused = error.to_string();
+                        eprintln!("CLUSTER FAILOVER on port {replica}: {refused}");
+                    }
+                    Err(_) => {}
+                }
             }
             async move { is_master.then_some(()) }
         })

@@ -155,21 +155,23 @@ impl SentinelGroup {
 
     /// Starts a group whose sentinels take no process for dead, so that it never has a failover by itself, however busy the machine is.
     pub async fn start_steady() -> Self {
-        let builder = Builder {
-            down_after: Duration::from_secs(3600),
-            ..Self::builder()
-        };
-        builder.start().await
+        Self::steady().start().await
     }
 
     /// Starts a [steady](Self::start_steady) group. The clocks of its servers are [slowed down](server::slow_down) once it is settled.
     pub async fn start_slow() -> Self {
         let builder = Builder {
-            down_after: Duration::from_secs(3600),
             has_slow_clocks: true,
-            ..Self::builder()
+            ..Self::steady()
         };
         builder.start().await
+    }
+
+    const fn steady() -> Builder {
+        Builder {
+            down_after: Duration::from_secs(3600),
+            ..Self::builder()
+        }
     }
 
     /// A group with options.

@@ -590,7 +590,8 @@ impl Server {
         self.ask(command)
     }
 
-    /// Sends one command on the harness's own connection; an error reply is an `Err`.
+    /// Sends one command on the harness's own connection; an error reply is an `Err`. Where the connection was cut, the command goes
+    /// over another one, and may be done twice.
     ///
     /// # Errors
     /// What the server answered, or why it did not.
@@ -602,14 +603,14 @@ impl Server {
             "{command:?} was asked of a paused server, which would never answer"
         );
         let mut control = self.control();
-        // It may have been cut by CLIENT KILL or a restart since it was last used.
-        if control
-            .as_mut()
-            .is_none_or(|control| !redis::ConnectionLike::check_connection(&mut control.0))
-        {
-            *control = Some(Control::open(self.folder.path())?);
+        if let Some(control) = control.as_mut() {
+            match packed.query(&mut control.0) {
+                // By CLIENT KILL or a restart, which a sentinel does to all connections of a server whose role it changes, at any time.
+                Err(error) if error.is_connection_dropped() => {}
+                replied => return replied,
+            }
         }
-        packed.query(&mut control.as_mut().expect("just opened").0)
+        packed.query(&mut control.insert(Control::open(self.folder.path())?).0)
     }
 
     /// The string at a key.
