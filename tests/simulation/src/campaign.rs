@@ -16,8 +16,8 @@ use crate::judge::Violation;
 use crate::plan::{Plan, Shape, Without};
 use crate::shrink;
 
-/// A seed that takes longer than this in real time has left virtual time.
-const STUCK: Duration = Duration::from_secs(120);
+/// A seed that takes more than this many seconds in real time, not counting those in which others have the cores, has left virtual time.
+const STUCK: u32 = 120;
 
 /// Runs one seed. Returns `true` if nothing was wrong.
 pub fn one(seed: u64, shape: Shape, without: &Without, trace: bool) -> bool {
@@ -304,25 +304,41 @@ fn each<T: Send>(
             });
         }
         drop(sender);
-        let mut last = Instant::now();
+        let mut seconds = 0;
+        let mut kept_waiting = waited_for_a_core();
         loop {
             match results.recv_timeout(Duration::from_secs(1)) {
                 Ok((seed, result)) => {
-                    last = Instant::now();
+                    seconds = 0;
                     if !receive(seed, result) {
                         is_over.store(true, Ordering::Relaxed);
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
-                Err(mpsc::RecvTimeoutError::Timeout) if last.elapsed() < STUCK => {}
+                Err(mpsc::RecvTimeoutError::Timeout) if seconds < STUCK => {
+                    let before = std::mem::replace(&mut kept_waiting, waited_for_a_core());
+                    if kept_waiting.saturating_sub(before) < Duration::from_millis(500) {
+                        seconds += 1;
+                    }
+                }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     let seed = next.load(Ordering::Relaxed);
                     eprintln!(
-                        "one of the seeds before {seed} takes longer than {STUCK:?}: it has left virtual time, or never ends"
+                        "one of the seeds before {seed} takes longer than {STUCK} s: it has left virtual time, or never ends"
                     );
                     std::process::exit(3);
                 }
             }
         }
     });
+}
+
+/// How long the threads of this process that still run have waited for a core, all in all. Zero where the system does not tell.
+fn waited_for_a_core() -> Duration {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let waits = threads.filter_map(|thread| {
+        let all = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        all.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+    });
+    waits.sum()
 }
