@@ -498,7 +498,7 @@ impl HeldLock {
 
     /// Returns the last moment at which the lock is certainly valid, on the manager's clock: for
     /// tests that set that clock.
-    #[cfg(any(feature = "testing", lock_simulation))]
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn deadline(&self) -> crate::host::Moment {
         self.held.deadline()
