@@ -16,8 +16,8 @@ use crate::judge::Violation;
 use crate::plan::{Plan, Shape, Without};
 use crate::shrink;
 
-/// A seed that takes more than this many seconds in real time, not counting those in which others have the cores, has left virtual time.
-const STUCK: u32 = 120;
+/// A seed that takes longer than this in real time, without the time for which it waits for a core, has left virtual time.
+const STUCK: Duration = Duration::from_secs(120);
 
 /// Runs one seed. Returns `true` if nothing was wrong.
 pub fn one(seed: u64, shape: Shape, without: &Without, trace: bool) -> bool {
@@ -304,27 +304,24 @@ fn each<T: Send>(
             });
         }
         drop(sender);
-        let mut seconds = 0;
-        let mut kept_waiting = waited_for_a_core();
+        let mut last = (Instant::now(), waited_for_a_core());
         loop {
             match results.recv_timeout(Duration::from_secs(1)) {
                 Ok((seed, result)) => {
-                    seconds = 0;
+                    last = (Instant::now(), waited_for_a_core());
                     if !receive(seed, result) {
                         is_over.store(true, Ordering::Relaxed);
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
-                Err(mpsc::RecvTimeoutError::Timeout) if seconds < STUCK => {
-                    let before = std::mem::replace(&mut kept_waiting, waited_for_a_core());
-                    if kept_waiting.saturating_sub(before) < Duration::from_millis(500) {
-                        seconds += 1;
-                    }
-                }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
+                    let (answered, waited) = last;
+                    if answered.elapsed() < STUCK + waited_for_a_core().saturating_sub(waited) {
+                        continue;
+                    }
                     let seed = next.load(Ordering::Relaxed);
                     eprintln!(
-                        "one of the seeds before {seed} takes longer than {STUCK} s: it has left virtual time, or never ends"
+                        "one of the seeds before {seed} takes longer than {STUCK:?}: it has left virtual time, or never ends"
                     );
                     std::process::exit(3);
                 }
