@@ -34,6 +34,16 @@ async fn has_channel(cluster: &ClusterGroup, kind: &str, begin: &str) -> bool {
     channels.iter().any(|channel| channel.starts_with(begin))
 }
 
+/// Whether a process has left in the lock's queue that it listens to a channel of the shard, which it does once it has that.
+async fn says_so(cluster: &ClusterGroup) -> bool {
+    let owner = cluster.owner(slot_of(cluster, "k")).await;
+    let queue = "dist_lock:%lock-queue:{dist_lock:k}";
+    let of_processes = ["ZRANGEBYSCORE", queue, "-inf", "-1", "WITHSCORES"];
+    let signs: Vec<String> = cluster.server(owner).ask(&of_processes);
+    // The negative time, and an eighth.
+    signs.iter().any(|sign| sign.ends_with(".875"))
+}
+
 /// Returns the number of messages of this kind that the nodes have sent to each other.
 fn sent(cluster: &ClusterGroup, kind: &str) -> u64 {
     let field = format!("cluster_stats_messages_{kind}_sent:");
@@ -76,6 +86,8 @@ async fn a_waiting_call_is_told_on_a_channel_of_the_shard_and_the_other_masters_
         has_channel(&cluster, "SHARDCHANNELS", queue)
     })
     .await;
+    // Until then, a release sends on the plain channel.
+    eventually("the queue to say so", || says_so(&cluster)).await;
     assert!(channels(&cluster, "CHANNELS").await.is_empty());
     let (before, of_checks) = (sent(&cluster, "publish"), published(&cluster).await);
     held.release().await.unwrap();
