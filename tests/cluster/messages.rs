@@ -9,6 +9,9 @@ use tokio::task::JoinHandle;
 use crate::moving::slot_of;
 use crate::secured::{OF_CLUSTERS, SHARDED, allow};
 
+/// The key of the queue of the lock `k`, with which the names of its channels begin.
+const QUEUE: &str = "dist_lock:%lock-queue:{dist_lock:k}";
+
 fn connected(url: &str) -> LockManager {
     LockManager::builder(url)
         .response_timeout(PATIENCE)
@@ -34,11 +37,11 @@ async fn has_channel(cluster: &ClusterGroup, kind: &str, begin: &str) -> bool {
     channels.iter().any(|channel| channel.starts_with(begin))
 }
 
-/// Whether a process has left in the lock's queue that it listens to a channel of the shard, which it does once it has that.
-async fn says_so(cluster: &ClusterGroup) -> bool {
+/// Whether the lock's queue says that a waiter's process listens to a channel of the shard. The process writes that once the server
+/// has confirmed its subscription.
+async fn queue_tells_of_a_sharded_channel(cluster: &ClusterGroup) -> bool {
     let owner = cluster.owner(slot_of(cluster, "k")).await;
-    let queue = "dist_lock:%lock-queue:{dist_lock:k}";
-    let of_processes = ["ZRANGEBYSCORE", queue, "-inf", "-1", "WITHSCORES"];
+    let of_processes = ["ZRANGEBYSCORE", QUEUE, "-inf", "-1", "WITHSCORES"];
     let signs: Vec<String> = cluster.server(owner).ask(&of_processes);
     // The negative time, and an eighth.
     signs.iter().any(|sign| sign.ends_with(".875"))
@@ -81,13 +84,15 @@ async fn a_waiting_call_is_told_on_a_channel_of_the_shard_and_the_other_masters_
         call.await.unwrap();
         return;
     }
-    let queue = "dist_lock:%lock-queue:{dist_lock:k}:";
     eventually("a channel of the queue", || {
-        has_channel(&cluster, "SHARDCHANNELS", queue)
+        has_channel(&cluster, "SHARDCHANNELS", QUEUE)
     })
     .await;
     // Until then, a release sends on the plain channel.
-    eventually("the queue to say so", || says_so(&cluster)).await;
+    eventually("the queue to tell of the channel", || {
+        queue_tells_of_a_sharded_channel(&cluster)
+    })
+    .await;
     assert!(channels(&cluster, "CHANNELS").await.is_empty());
     let (before, of_checks) = (sent(&cluster, "publish"), published(&cluster).await);
     held.release().await.unwrap();
@@ -99,7 +104,7 @@ async fn a_waiting_call_is_told_on_a_channel_of_the_shard_and_the_other_masters_
     let held = one.lock("k").acquire().await.unwrap();
     let call = waiting(&other);
     eventually("a channel of the queue", || {
-        has_channel(&cluster, "SHARDCHANNELS", queue)
+        has_channel(&cluster, "SHARDCHANNELS", QUEUE)
     })
     .await;
     let slot = slot_of(&cluster, "k");
@@ -108,7 +113,7 @@ async fn a_waiting_call_is_told_on_a_channel_of_the_shard_and_the_other_masters_
     for to in [to, from] {
         cluster.move_slot(slot, to).await;
         eventually("the channel at the next node", || {
-            has_channel(&cluster, "SHARDCHANNELS", queue)
+            has_channel(&cluster, "SHARDCHANNELS", QUEUE)
         })
         .await;
     }
@@ -136,10 +141,7 @@ async fn a_user_who_may_not_use_channels_of_a_shard_is_told_on_a_plain_one() {
             waiting(&holder),
             waiting(&connected(&cluster.url())),
         ];
-        for (kind, begin) in [
-            ("CHANNELS", "dist_lock:%lock-wake:"),
-            ("SHARDCHANNELS", "dist_lock:%lock-queue:{dist_lock:k}:"),
-        ] {
+        for (kind, begin) in [("CHANNELS", "dist_lock:%lock-wake:"), ("SHARDCHANNELS", QUEUE)] {
             eventually(&format!("{kind}, without {missing}"), || {
                 has_channel(&cluster, kind, begin)
             })

@@ -605,7 +605,7 @@ impl Server {
         let mut control = self.control();
         if let Some(control) = control.as_mut() {
             match packed.query(&mut control.0) {
-                // By CLIENT KILL or a restart, which a sentinel does to all connections of a server whose role it changes, at any time.
+                // By a restart, or by the CLIENT KILL that a sentinel sends to a server whose role it changes.
                 Err(error) if error.is_connection_dropped() => {}
                 replied => return replied,
             }
