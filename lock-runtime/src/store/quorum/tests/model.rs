@@ -108,10 +108,11 @@ fn two_calls_never_hold_the_lock_at_the_same_time() {
         .ok()
         .and_then(|seeds| seeds.parse().ok());
     let mut entered = 0;
-    for seed in 0..seeds.unwrap_or(200) {
+    // `./tests/explore` takes more.
+    for seed in 0..seeds.unwrap_or(50) {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().start_paused(true).build().unwrap();
         entered += runtime.block_on(schedule(seed));
     }
-    assert!(entered > 1000, "{entered} sections");
+    assert!(entered > 250, "{entered} sections");
 }
