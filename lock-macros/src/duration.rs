@@ -42,6 +42,7 @@ pub(crate) fn parse(name: &str, value: &Expr, range: Range) -> syn::Result<Durat
     match literal(value) {
         Literal::Int(digits, "") => match digits.parse::<u64>() {
             Ok(seconds) => in_range(name, Duration::from_secs(seconds), range)
+                .and_then(|duration| may_be_milliseconds(name, seconds).map_or(Ok(duration), Err))
                 .map_or_else(refuse, |duration| Ok(DurationArg::Literal(duration))),
             Err(_) => refuse(too_long(name)),
         },
@@ -112,6 +113,28 @@ fn in_range(name: &str, duration: Duration, range: Range) -> Result<Duration, St
     }
 }
 
+/// Returns the message for a number of seconds that may be one of milliseconds: 1000 or more, a multiple of 500, and not of whole hours.
+fn may_be_milliseconds(name: &str, number: u64) -> Option<String> {
+    if number < 1000 || !number.is_multiple_of(500) || number.is_multiple_of(3600) {
+        return None;
+    }
+    let meant = if number.is_multiple_of(1000) {
+        format!("{}s", number / 1000)
+    } else {
+        format!("{number}ms")
+    };
+    let (hours, minutes, seconds) = (number / 3600, number / 60 % 60, number % 60);
+    let mut written = String::new();
+    for (count, unit) in [(hours, "h"), (minutes, "m"), (seconds, "s")] {
+        if count > 0 {
+            written.extend([count.to_string().as_str(), unit]);
+        }
+    }
+    Some(format!(
+        "`{name} = {number}` is in seconds: write `{name} = \"{meant}\"` if milliseconds were meant, `{name} = \"{written}\"` if not"
+    ))
+}
+
 fn too_long(name: &str) -> String {
     format!("`{name}` is too long: give at most {} days", LONGEST.as_secs() / 86_400)
 }
@@ -174,7 +197,8 @@ mod tests {
         for (source, expected) in [
             ("15", "15s"),
             ("(15)", "15s"),
-            ("1_000", "1000s"),
+            ("1_200", "1200s"),
+            ("7200", "7200s"),
             ("\"1500ms\"", "1.5s"),
             ("\"2s\"", "2s"),
             ("\"1m\"", "60s"),
@@ -204,6 +228,14 @@ mod tests {
             ("\"9999999h\"", "at most 366 days"),
             ("99999999999999999999999", "at most 366 days"),
             ("31622401", "at most 366 days"),
+            (
+                "15000",
+                "write `lease = \"15s\"` if milliseconds were meant, `lease = \"4h10m\"` if not",
+            ),
+            (
+                "1500",
+                "write `lease = \"1500ms\"` if milliseconds were meant, `lease = \"25m\"` if not",
+            ),
             ("1.5", "lease = \"1500ms\""),
             ("15u64", "write `lease = 15`"),
             ("15s", "write `lease = \"15s\"`"),

@@ -139,6 +139,11 @@ mod tests {
 
     const FUNCTION: &str = "async fn f(&self, a: u64, (b, c): (u64, u64)) -> Result<u64, E> { Ok(a) }";
 
+    /// Returns the attribute with a key, which a function with parameters needs.
+    fn keyed(attr: &str) -> String {
+        format!("key = \"k\", {attr}")
+    }
+
     #[test]
     fn an_argument_may_be_a_fragment() {
         for (attr, fragment) in [
@@ -197,6 +202,7 @@ mod tests {
             ("$x = 5", "lease"),
         ] {
             check(attr, FUNCTION, &[("x", fragment)]);
+            check(&keyed(attr), FUNCTION, &[("x", fragment)]);
         }
     }
 
@@ -208,11 +214,12 @@ mod tests {
             ("manager = *$x", "manager = *(&a as &Locks)", "&a as &Locks"),
         ] {
             let function: TokenStream = FUNCTION.parse().unwrap();
-            let attr = filled(attr.parse().unwrap(), &[("x", fragment)], passed_on);
+            let attr = filled(keyed(attr).parse().unwrap(), &[("x", fragment)], passed_on);
             let expanded = expand(attr, function.clone()).to_string();
+            assert!(!expanded.contains("compile_error"), "{expanded}");
             assert_eq!(
                 expanded,
-                expand(meaning.parse().unwrap(), function).to_string(),
+                expand(keyed(meaning).parse().unwrap(), function).to_string(),
                 "{meaning}"
             );
         }
@@ -281,7 +288,7 @@ mod tests {
             TokenTree::Group(Group::new(Delimiter::Parenthesis, object)).into()
         }]
         .map(|group| filled("async fn f(a: &$object) -> R {}".parse().unwrap(), &fragments, group))
-        .map(|item| expand(TokenStream::new(), item).to_string());
+        .map(|item| expand(keyed("").parse().unwrap(), item).to_string());
         assert_eq!(object, parenthesised);
     }
 }

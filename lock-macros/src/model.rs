@@ -87,6 +87,8 @@ impl Model {
     pub(crate) fn new(attr: TokenStream, item: TokenStream) -> Result<Self, Option<syn::Error>> {
         let mut errors = Errors::default();
         let args = Args::parse(attr, &mut errors);
+        // What is wrong may be the key.
+        let has_read_all = errors.is_empty();
         let mut keys = Keys::new(&args, &mut errors);
         let mut owner = owner(&args, &mut errors);
         let mut terms = LockOptions::new(&args, &mut errors);
@@ -108,6 +110,9 @@ impl Model {
             Form::Async => (Parameters::of_async(sig, &function.attrs), returns::output(&sig.output)),
             Form::Boxed(boxed) => (Parameters::of_boxed(sig, &boxed.future.block), Some(&boxed.output)),
         };
+        if has_read_all {
+            check_key_is_named(&args, &parameters, sig, &mut errors);
+        }
         let templates = keys.templates.iter_mut().chain(&mut owner);
         let mut used: BTreeSet<_> = templates
             .flat_map(|template| resolve(template, &parameters, sig, &mut errors))
@@ -471,6 +476,20 @@ fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, er
         }
         Hygiene { parameters }.visit_expr_mut(&mut insert.expr);
     }
+    let texts = template.parts.iter().filter_map(|part| match part {
+        Part::Text(text) => Some(text),
+        Part::Insert(_) => None,
+    });
+    for (marked, inserted) in texts.filter_map(|text| marked(text, parameters)) {
+        let word = inserted.split('.').next().unwrap_or_default();
+        // Beside its value, as in `shop#order#<order>`, the name is meant as text.
+        if !used.names.contains(word) {
+            errors.at(
+                span,
+                format!("`{marked}` in the {noun} is text, and the same for every call: write `<{inserted}>` to insert the parameter"),
+            );
+        }
+    }
     used.names
 }
 
@@ -482,13 +501,57 @@ fn braced<'a>(text: &'a str, parameters: &Parameters) -> Option<(&'a str, &'a st
         let (inside, _) = text[open + 1..].split_once('}')?;
         let value = inside.split(':').next().unwrap_or_default().trim();
         let value = value.trim_start_matches('#');
-        let word = value.split(['.', '[']).next().unwrap_or_default();
-        let name = syn::parse_str::<Ident>(word.strip_prefix("r#").unwrap_or(word)).ok();
-        let name = name.is_some_and(|name| parameters.find(&name).is_some_and(Name::is_users));
-        let receiver = word == "self" && value != word && parameters.receiver.is_some();
         let start = text[..open].trim_end_matches(['#', '$']).len();
-        (name || receiver).then(|| (&text[start..open + inside.len() + 2], value))
+        is_of_parameter(value, parameters).then(|| (&text[start..open + inside.len() + 2], value))
     })
+}
+
+/// Returns the first parameter name in `text` behind a sign by which other languages insert it: Spring's `#id`, a shell's `$id`, a route's
+/// or a query's `:id`, a template's `%id`.
+// Any other colon separates the parts of a key, as in `order:id`.
+fn marked<'a>(text: &'a str, parameters: &Parameters) -> Option<(&'a str, &'a str)> {
+    text.match_indices(['#', '$', '%', ':']).find_map(|(at, sign)| {
+        if sign == ":" && !text[..at].ends_with(['/', ':']) {
+            return None;
+        }
+        let rest = &text[at + 1..];
+        let is_value = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+        let value = rest[..rest.find(|c| !is_value(c)).unwrap_or(rest.len())].trim_end_matches('.');
+        is_of_parameter(value, parameters).then(|| (&text[at..=at + value.len()], value))
+    })
+}
+
+/// Returns `true` if `value` is a parameter, or a part of one or of `self`.
+fn is_of_parameter(value: &str, parameters: &Parameters) -> bool {
+    let word = value.split(['.', '[']).next().unwrap_or_default();
+    let name = syn::parse_str::<Ident>(word.strip_prefix("r#").unwrap_or(word)).ok();
+    let name = name.is_some_and(|name| parameters.find(&name).is_some_and(Name::is_users));
+    name || word == "self" && value != word && parameters.receiver.is_some()
+}
+
+/// Reports a function whose calls differ in their arguments and lock the same key, because the attribute names none.
+fn check_key_is_named(args: &Args, parameters: &Parameters, sig: &Signature, errors: &mut Errors) {
+    if args.get("key").is_some() || args.get("keys").is_some() {
+        return;
+    }
+    // What only says where the lock is kept does not tell the calls apart.
+    let manager = args.get("manager").and_then(|argument| argument.value.as_ref());
+    let of_manager = manager.map(|manager| parameters.mentioned(manager)).unwrap_or_default();
+    let names = parameters.names.iter().filter(|name| name.is_users());
+    let names = names.map(|name| name.ident.to_string());
+    let names: Vec<String> = names.filter(|name| !of_manager.contains(name)).collect();
+    if !names.is_empty() {
+        let function = sig.ident.unraw();
+        let one_of = if names.len() > 1 { "one of " } else { "" };
+        let names = suggest::list(names.iter().map(String::as_str));
+        errors.at(
+            sig.ident.span(),
+            format!(
+                "every call of `{function}` would lock the same key, `global_lock`: write `key = \"{function}:<…>\"`, where `<…>` inserts \
+                 {one_of}{names}, or `key = \"global_lock\"` if one lock is meant"
+            ),
+        );
+    }
 }
 
 /// Returns the message for a parameter whose type has no `Display`, as far as its tokens show;

@@ -1,6 +1,6 @@
 //! The code that messages advise compiles.
 
-use lock_runtime::{LockError, distributed_lock};
+use lock_runtime::{LockError, LockManager, distributed_lock};
 
 #[distributed_lock(key = "inventory:<item_id.unwrap_or_default()>:<name.as_deref().unwrap_or_default()>")]
 async fn none(item_id: Option<u64>, name: Option<String>) -> Result<String, LockError> {
@@ -24,9 +24,43 @@ async fn of_the_build() -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "{order}:id:<id>:id")]
+async fn separated(id: u64) -> Result<u64, LockError> {
+    Ok(id)
+}
+
+#[distributed_lock(key = "shop#order#<order>")]
+async fn hashes(order: u64) -> Result<u64, LockError> {
+    Ok(order)
+}
+
+#[distributed_lock(key = "shop::order::<order>")]
+async fn paths(order: u64) -> Result<u64, LockError> {
+    Ok(order)
+}
+
+#[distributed_lock(manager = locks)]
+async fn of_a_manager(locks: &LockManager) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "global_lock", lease = "4h10m", wait = "2500ms")]
+async fn one_for_all(id: u64) -> Result<u64, LockError> {
+    Ok(id)
+}
+
 fn main() {
     drop(none(None, None));
     drop(part(vec![], (1, 2)));
     drop(keyword(1));
     drop(of_the_build());
+    drop(separated(1));
+    drop(one_for_all(1));
+    drop(hashes(1));
+    drop(paths(1));
+    drop(
+        LockManager::builder("memory://")
+            .build()
+            .map(|locks| drop(of_a_manager(&locks))),
+    );
 }
