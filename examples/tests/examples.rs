@@ -1,7 +1,7 @@
 //! Every example runs, on the embedded store and on a real server, and shows what it promises.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -88,13 +88,17 @@ async fn the_inventory_is_exact_in_a_cluster() {
 
 /// Runs an example that starts servers of its own.
 fn run_example(name: &str) -> String {
+    run(example(name).to_str().unwrap(), None)
+}
+
+fn example(name: &str) -> PathBuf {
     // Cargo names the path of programs only.
     let example = Path::new(env!("CARGO_BIN_EXE_inventory")).with_file_name(format!("examples/{name}"));
     assert!(
         example.exists(),
         "run `cargo build --package lock-examples --examples` first"
     );
-    run(example.to_str().unwrap(), None)
+    example
 }
 
 #[test]
@@ -337,9 +341,13 @@ async fn web(server: &Server, work: &str) -> (Child, String) {
 
 /// Sends a request and returns the whole response.
 async fn post(address: String, path: &'static str, body: &'static str) -> String {
+    ask("POST", address, path, body).await
+}
+
+async fn ask(method: &str, address: String, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(&address).await.unwrap();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
          connection: close\r\n\r\n{body}",
         body.len()
     );
@@ -431,6 +439,28 @@ async fn a_service_is_ready_while_its_server_is_there_and_ends_by_a_signal_witho
     let pid = service.pid().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert!(service.exit().await.success(), "{}", service.errors());
+}
+
+#[tokio::test]
+async fn prometheus_sees_the_locks_of_a_service_at_metrics() {
+    let mut service = children::Builder::new(example("metrics").to_str().unwrap())
+        .env("REDIS_URL", "memory://")
+        .env("BIND", "127.0.0.1:0")
+        .spawn();
+    let line = service.line("listening on").await;
+    let address = line.words().last().copied().unwrap_or_default().to_owned();
+    for path in ["/items/7/reserve", "/items/8/reserve"] {
+        let answer = post(address.clone(), path, "").await;
+        assert!(answer.contains("is reserved"), "{answer}");
+    }
+    let metrics = ask("GET", address, "/metrics", "").await;
+    for line in [
+        "# TYPE lock_acquire_seconds histogram",
+        "lock_acquire_seconds_count{key=\"item:<item>\"} 2",
+        "lock_held{key=\"item:<item>\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line}, in:\n{metrics}");
+    }
 }
 
 #[tokio::test]

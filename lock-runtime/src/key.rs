@@ -84,6 +84,15 @@ pub(crate) fn decoded(encoded: &str) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
+/// The place in the source that a call comes from, as shown to other callers and in traces.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallSite {
+    /// The templates of the keys; empty without the attribute.
+    pub templates: &'static [&'static str],
+    /// The path of the function, or the name that the call gives for its holder; empty if unknown.
+    pub function: &'static str,
+}
+
 /// The problem with a key that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -16,6 +16,7 @@ mod drop_order;
 mod future_size;
 mod keys;
 mod lists;
+mod metrics;
 mod modes;
 mod other_macros;
 mod parameters;

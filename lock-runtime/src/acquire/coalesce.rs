@@ -27,7 +27,7 @@ use crate::error::LockError;
 use crate::hold::call_tree::{self, Relation};
 use crate::hold::{Hold, LockOptions};
 use crate::host::{Host, Moment};
-use crate::key::{Keys, Names};
+use crate::key::{CallSite, Keys, Names};
 use crate::stats::Event;
 use crate::store::LockMode;
 use crate::store::holder::Holder;
@@ -353,7 +353,7 @@ pub(super) async fn join<R: 'static>(
         function,
         result: TypeId::of::<R>(),
     };
-    let following = match board(manager, flight) {
+    let following = match board(manager, flight, options.site) {
         Boarded::Leads(leader) => return Ok(Joined::Leads(leader)),
         Boarded::Follows(following) => following,
     };
@@ -378,7 +378,7 @@ pub(super) async fn join<R: 'static>(
             Ok(Joined::Leads(leader))
         }
         Promotion::Landed(landed) => {
-            manager.stats.count(Event::Coalesced);
+            manager.stats.count(Event::Coalesced, options.site);
             tracing::debug!(
                 key = &*following.name(),
                 function = options.site.function,
@@ -412,7 +412,7 @@ enum Boarded {
     Follows(Following),
 }
 
-fn board(manager: &Arc<Shared>, flight: Flight) -> Boarded {
+fn board(manager: &Arc<Shared>, flight: Flight, site: CallSite) -> Boarded {
     let flight = Arc::new(flight);
     let mut flights = manager.flights.flights();
     match flights.entry(flight) {
@@ -438,15 +438,16 @@ fn board(manager: &Arc<Shared>, flight: Flight) -> Boarded {
             });
             party.get_mut().followers.insert(number, Arc::clone(&follower));
             drop(flights);
-            let start = manager.clock.now();
-            manager.stats.waits();
-            Boarded::Follows(Following {
-                start,
+            let following = Following {
+                start: manager.clock.now(),
+                site,
                 manager: Arc::clone(manager),
                 flight,
                 number,
                 follower,
-            })
+            };
+            manager.stats.waits(site);
+            Boarded::Follows(following)
         }
     }
 }
@@ -454,6 +455,7 @@ fn board(manager: &Arc<Shared>, flight: Flight) -> Boarded {
 /// A call that follows. Dropping it leaves no trace.
 struct Following {
     start: Moment,
+    site: CallSite,
     manager: Arc<Shared>,
     flight: Arc<Flight>,
     number: u64,
@@ -503,7 +505,7 @@ impl Following {
     }
 
     fn busy(&self) -> LockError {
-        self.manager.stats.count(Event::Busy);
+        self.manager.stats.count(Event::Busy, self.site);
         let waited = self.waited();
         let flights = self.manager.flights.flights();
         let holder = flights.get(&self.flight).and_then(|party| party.holder.clone());
@@ -523,8 +525,9 @@ impl Following {
 
 impl Drop for Following {
     fn drop(&mut self) {
-        self.manager.stats.waited(self.waited());
+        let time = self.waited();
         if self.manager.host.is_forked() {
+            self.manager.stats.waited(None, time);
             return;
         }
         let mut flights = self.manager.flights.flights();
@@ -540,6 +543,7 @@ impl Drop for Following {
         let party = if is_over { flights.remove(&self.flight) } else { None };
         drop(flights);
         drop((turn, party, waited));
+        self.manager.stats.waited(Some(self.site), time);
     }
 }
 
@@ -570,6 +574,11 @@ mod tests {
         }
     }
 
+    /// Lets a call board the flight.
+    fn boarded(manager: &Arc<Shared>) -> Boarded {
+        board(manager, flight(), CallSite::default())
+    }
+
     fn leads(boarded: Boarded) -> Option<Leader> {
         match boarded {
             Boarded::Leads(leader) => Some(leader),
@@ -597,13 +606,13 @@ mod tests {
     #[test]
     fn one_that_follows_waits_until_it_is_dropped() -> Result<(), ConfigError> {
         let manager = manager()?;
-        let leader = leads(board(&manager, flight()));
+        let leader = leads(boarded(&manager));
         assert_eq!(
             manager.stats.read().waiting,
             0,
             "a leader waits once it asks for the lock"
         );
-        let following = [(); 2].map(|()| follows(board(&manager, flight())));
+        let following = [(); 2].map(|()| follows(boarded(&manager)));
         assert_eq!(manager.stats.read().waiting, 2);
         land(leader);
         drop(following);
@@ -614,9 +623,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_leaves_while_it_is_called_to_lead_gives_the_lead_on() -> Result<(), ConfigError> {
         let manager = manager()?;
-        let mut leader = leads(board(&manager, flight()));
-        let first = follows(board(&manager, flight()));
-        let second = follows(board(&manager, flight()));
+        let mut leader = leads(boarded(&manager));
+        let first = follows(boarded(&manager));
+        let second = follows(boarded(&manager));
         // The drop of a leader, step by step: the next leader leaves between the two steps.
         let next = leader.as_mut().and_then(Leader::leave);
         drop(first);
@@ -631,11 +640,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_leaves_late_takes_nobody_of_the_next_flight_along() -> Result<(), ConfigError> {
         let manager = manager()?;
-        let leader = leads(board(&manager, flight()));
-        let before = follows(board(&manager, flight()));
+        let leader = leads(boarded(&manager));
+        let before = follows(boarded(&manager));
         land(leader);
-        let leader = leads(board(&manager, flight()));
-        let after = follows(board(&manager, flight()));
+        let leader = leads(boarded(&manager));
+        let after = follows(boarded(&manager));
         // Both calls are the first of their flights.
         assert!(matches!(came(before.as_ref()), Some(Promotion::Landed(_))));
         drop(before);
@@ -647,14 +656,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn those_of_a_closed_flight_that_fails_follow_the_one_that_leads_now() -> Result<(), ConfigError> {
         let manager = manager()?;
-        let mut failing = leads(board(&manager, flight()));
-        let first = follows(board(&manager, flight()));
+        let mut failing = leads(boarded(&manager));
+        let first = follows(boarded(&manager));
         if let Some(failing) = &mut failing {
             failing.close();
         }
-        let leader = leads(board(&manager, flight()));
+        let leader = leads(boarded(&manager));
         assert!(leader.is_some(), "a call that comes after the end does not follow");
-        let second = follows(board(&manager, flight()));
+        let second = follows(boarded(&manager));
         drop(failing);
         assert!(came(first.as_ref()).is_none());
         drop(leader);
@@ -670,8 +679,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn those_of_a_closed_flight_lead_if_it_fails_and_no_other_does() -> Result<(), ConfigError> {
         let manager = manager()?;
-        let mut failing = leads(board(&manager, flight()));
-        let follower = follows(board(&manager, flight()));
+        let mut failing = leads(boarded(&manager));
+        let follower = follows(boarded(&manager));
         if let Some(failing) = &mut failing {
             failing.close();
         }
@@ -693,14 +702,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn those_of_a_closed_flight_that_fails_are_woken_to_lead_where_no_call_leads() -> Result<(), ConfigError> {
         let manager = manager()?;
-        let mut failing = leads(board(&manager, flight()));
-        let first = follows(board(&manager, flight()));
+        let mut failing = leads(boarded(&manager));
+        let first = follows(boarded(&manager));
         if let Some(failing) = &mut failing {
             failing.close();
         }
         // The leader of the next flight is no longer polled, and neither is its follower.
-        let frozen = leads(board(&manager, flight()));
-        let second = follows(board(&manager, flight()));
+        let frozen = leads(boarded(&manager));
+        let second = follows(boarded(&manager));
         let lead = frozen.as_ref().map_or(0, |leader| leader.number);
         manager.flights.revoke(&Arc::new(flight()), lead);
 
@@ -725,14 +734,14 @@ mod tests {
     async fn a_call_without_time_for_a_round_trip_passes_the_lead_on() -> Result<(), ConfigError> {
         let manager = manager()?;
         manager.note_round_trip(Duration::from_secs(60));
-        let leader = leads(board(&manager, flight()));
+        let leader = leads(boarded(&manager));
         let mut options = LockOptions::default();
         options.wait = Duration::from_secs(30);
         let Flight { names, function, .. } = flight();
         let mut short = Box::pin(join::<u32>(&manager, &names, &mut options, function));
         let mut unwoken = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(short.as_mut().poll(&mut unwoken).is_pending(), "it does not follow");
-        let behind = follows(board(&manager, flight()));
+        let behind = follows(boarded(&manager));
         drop(leader);
         let outcome = tokio::time::timeout(Duration::from_secs(10), short).await;
         assert!(
@@ -747,13 +756,13 @@ mod tests {
     fn nothing_is_copied_for_nobody_and_nothing_stays() -> Result<(), ConfigError> {
         let manager = manager()?;
         let mut copies = 0;
-        if let Some(leader) = leads(board(&manager, flight())) {
+        if let Some(leader) = leads(boarded(&manager)) {
             leader.land(|| {
                 copies += 1;
                 Arc::new(1_u32)
             });
         }
-        drop(leads(board(&manager, flight())));
+        drop(leads(boarded(&manager)));
         assert!(manager.flights.flights().is_empty());
         assert_eq!(copies, 0);
         Ok(())

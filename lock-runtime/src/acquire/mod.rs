@@ -31,8 +31,8 @@ use crate::hold::guard::Guard;
 use crate::hold::upkeep::Watchdog;
 use crate::hold::{Grant, Hold, LockOptions, QueueHead};
 use crate::host::{self, Moment, Sleep, Timer};
-use crate::key::{Keys, Names};
-use crate::stats::Event;
+use crate::key::{CallSite, Keys, Names};
+use crate::stats::{Event, metrics};
 use crate::store::{Fence, LockMode, StoreError};
 
 /// Takes a lock.
@@ -210,10 +210,7 @@ impl Acquisition {
         // Read first: a clock of the user's may panic.
         let start = manager.clock.now();
         let waits = within.is_none();
-        if waits {
-            manager.stats.waits();
-        }
-        Ok(Self {
+        let acquisition = Self {
             waits,
             start,
             tracked: Some(manager.held.token()),
@@ -226,7 +223,11 @@ impl Acquisition {
             timer,
             watchdog,
             span,
-        })
+        };
+        if waits {
+            acquisition.manager.stats.waits(acquisition.options.site);
+        }
+        Ok(acquisition)
     }
 
     async fn take(&self, seen: &mut Progress) -> Result<Grant, LockError> {
@@ -344,7 +345,7 @@ impl Acquisition {
         if self.manager.closed.is_cancelled() || !held.is_of_use(since) {
             return Some(Err(passed.give_back()));
         }
-        self.manager.stats.count(Event::Passed);
+        self.manager.stats.count(Event::Passed, self.options.site);
         let (tenure, place) = passed.accept();
         Some(Ok(Grant::passed(tenure, &self.options, since, fence, place)))
     }
@@ -370,7 +371,7 @@ impl Acquisition {
     }
 
     fn hold(mut self, grant: Grant) -> Guard {
-        self.end_wait(grant.since);
+        let (since, site) = (grant.since, self.options.site);
         let options = std::mem::take(&mut self.options);
         let span = std::mem::replace(&mut self.span, tracing::Span::none());
         let held = Hold::new(grant, options, self.parent.take(), span);
@@ -378,13 +379,18 @@ impl Acquisition {
             observer.granted(&held);
         }
         let tracked = self.tracked.take().unwrap_or_else(|| self.manager.held.token());
-        Guard::new(held, tracked)
+        let guard = Guard::new(held, tracked);
+        // Not before: a recorder that panics must not lose the lock.
+        self.end_wait(site, since);
+        metrics::holds(site, since.since(self.start));
+        guard
     }
 
     /// Takes the call out of the number of waiting calls.
-    fn end_wait(&mut self, now: Moment) {
+    fn end_wait(&mut self, site: CallSite, now: Moment) {
         if std::mem::take(&mut self.waits) {
-            self.manager.stats.waited(now.since(self.start));
+            let site = (!self.manager.host.is_forked()).then_some(site);
+            self.manager.stats.waited(site, now.since(self.start));
         }
     }
 
@@ -424,8 +430,8 @@ impl Acquisition {
     fn record(&self, seen: &Progress, result: Result<&Grant, &LockError>) {
         let stats = &self.manager.stats;
         match result {
-            Ok(_) => stats.count(Event::Acquired),
-            Err(LockError::Busy { .. }) => stats.count(Event::Busy),
+            Ok(_) => stats.count(Event::Acquired, self.options.site),
+            Err(LockError::Busy { .. }) => stats.count(Event::Busy, self.options.site),
             Err(_) => {}
         }
         if self.span.is_disabled() {
@@ -459,7 +465,7 @@ impl Acquisition {
 impl Drop for Acquisition {
     fn drop(&mut self) {
         if self.waits {
-            self.end_wait(self.manager.clock.now());
+            self.end_wait(self.options.site, self.manager.clock.now());
         }
     }
 }

@@ -15,7 +15,7 @@ mod tenure;
 pub(crate) mod upkeep;
 
 pub use self::handover::HandoverLimits;
-pub use self::options::{CallSite, OnLost};
+pub use self::options::OnLost;
 pub(crate) use self::{
     backend::Backend,
     options::LockOptions,
@@ -34,6 +34,7 @@ use tokio::sync::Notify;
 use crate::error::{EndCause, LockError, LostReason};
 use crate::hold::tasks::Tasks;
 use crate::host::Moment;
+use crate::stats::metrics;
 use crate::store::holder::Holder;
 use crate::store::{FencingToken, LeaveFree, Ownership, Receipt, ReleaseRequest, StoreError};
 
@@ -256,13 +257,17 @@ impl Hold {
     /// caller that awaits the loss. Returns `false` if it had ended before: the first cause is kept.
     fn end(&self, cause: EndCause) -> bool {
         let is_first = self.end_cause.set(cause).is_ok();
-        self.uncount();
+        let was_held = self.uncount();
         // The next call in line does not wait for a guard whose lock has ended.
         drop(self.leave_place());
         self.runner.wake();
         self.lost.notify_waiters();
         if let Some(tasks) = self.known_tasks() {
             tasks.lose();
+        }
+        // Last: a recorder may take its time, and the body must not run on meanwhile.
+        if was_held {
+            self.record_end();
         }
         is_first
     }
@@ -367,13 +372,26 @@ impl Hold {
             self.late.store(true, Ordering::Release);
         }
         self.ended.store(true, Ordering::Release);
-        self.uncount();
+        if self.uncount() {
+            self.record_end();
+        }
     }
 
-    /// Takes the lock out of the number of held locks, when it or its guard ends.
-    fn uncount(&self) {
-        if self.counts.swap(false, Ordering::Relaxed) {
+    /// Takes the lock out of the number of held locks, when it or its guard ends. Returns `false` if that was done
+    /// before.
+    fn uncount(&self) -> bool {
+        let was_held = self.counts.swap(false, Ordering::Relaxed);
+        if was_held {
             self.manager.stats.ends();
+        }
+        was_held
+    }
+
+    /// Gives the recorder the end of the lock for this call.
+    fn record_end(&self) {
+        // In a forked child, a thread of the parent may have locked the recorder.
+        if !self.manager.host.is_forked() {
+            metrics::ends(self.options.site, || self.now().since(self.since));
         }
     }
 

@@ -5,18 +5,9 @@ use std::time::Duration;
 use crate::error::{LockError, RequestProblem};
 use crate::hold::backend::Backend;
 use crate::host::Moment;
-use crate::key::{self, MAX_KEY_LEN, Names};
+use crate::key::{self, CallSite, MAX_KEY_LEN, Names};
 use crate::store::LockMode;
 use crate::store::limits::{MAX_LEASE, MIN_LEASE};
-
-/// The place in the source that a call comes from, as shown to other callers and in traces.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CallSite {
-    /// The templates of the keys; empty without the attribute.
-    pub templates: &'static [&'static str],
-    /// The path of the function, or the name that the call gives for its holder; empty if unknown.
-    pub function: &'static str,
-}
 
 /// The effect of a lost lock on the body that runs under it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

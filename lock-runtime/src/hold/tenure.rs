@@ -24,7 +24,7 @@ use crate::hold::options::LockOptions;
 use crate::hold::plan::Plan;
 use crate::host::{Moment, Timer};
 use crate::key::Keys;
-use crate::stats::Event;
+use crate::stats::{Event, metrics};
 use crate::store::holder::Holder;
 use crate::store::{HolderValue, Lane, RenewRequest};
 
@@ -299,14 +299,16 @@ impl Tenure {
     fn count_end(&self, cause: EndCause) -> bool {
         let is_new = !std::mem::replace(&mut self.state().is_reported, true);
         if is_new {
-            self.manager.stats.count(Event::Ended(cause));
+            self.manager.stats.tally(Event::Ended(cause));
         }
         is_new
     }
 
-    /// Logs an end of the lock before its guard. Must not be called while a lock is held, since a
-    /// subscriber may use the manager.
+    /// Logs an end of the lock before its guard, and gives it to the recorder. Must not be called while a lock is
+    /// held, since a subscriber may use the manager.
     pub(super) fn log_end(&self, call: Option<&Hold>, cause: EndCause) {
+        let site = call.map(|call| call.options.site).unwrap_or_default();
+        metrics::count(Event::Ended(cause), site);
         let span = call.and_then(|call| call.span.id());
         let key = &*self.name();
         let age = self.now().since(self.granted);
@@ -381,8 +383,14 @@ impl Tenure {
         let deadline = self.manager.deadline(sent, self.lease);
         self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
         self.renewals.fetch_add(1, Ordering::Relaxed);
-        self.manager.stats.count(Event::Renewed);
+        self.manager.stats.renewed();
         self.renew.then(|| self.manager.margins.renew_at(sent, self.lease))
+    }
+
+    /// Gives the recorder a renewal that took so long. Must not be called while a lock is held.
+    pub(super) fn record_renewal(&self, took: Duration) {
+        let call = self.state().call.upgrade();
+        metrics::renewed(call.map(|call| call.options.site).unwrap_or_default(), took);
     }
 
     /// Returns the number of replicas that have the lock, as far as calls have asked.

@@ -11,10 +11,12 @@ use redis::{ConnectionAddr, ConnectionInfo};
 use crate::acquire::{Observer, Shared};
 use crate::error::ConfigError;
 use crate::hold::upkeep::Pace;
-use crate::hold::{Backend, CallSite, HandoverLimits, LockOptions};
+use crate::hold::{Backend, HandoverLimits, LockOptions};
 use crate::host::{Backoff, Clock, Host};
+use crate::key::CallSite;
 use crate::manager::url;
 use crate::manager::{LockManager, LockRequest};
+use crate::stats::metrics;
 #[cfg(feature = "legacy-setnx")]
 use crate::store::LockMode;
 use crate::store::access::Access;
@@ -24,8 +26,11 @@ use crate::store::quorum::{self, QuorumStore};
 #[cfg(feature = "legacy-setnx")]
 use crate::store::redis::LegacySetnxStore;
 use crate::store::redis::credentials::Credentials;
-use crate::store::redis::{ClusterStore, ClusterUrl, RedisSettings, RedisStore};
+use crate::store::redis::{ClusterStore, ClusterUrl, RedisSettings, RedisStore, split_prefix};
 use crate::store::{LeaveFree, LockStore, StoreError};
+
+/// The prefix of all keys, unless another one is given.
+const DEFAULT_PREFIX: &str = "dist_lock:";
 
 /// Builds a [`LockManager`]. Created by [`LockManager::builder`].
 ///
@@ -49,7 +54,8 @@ pub struct LockManagerBuilder {
     /// The masters of a quorum, in place of those that the URL names.
     masters: Vec<QuorumMaster>,
     longest_lease: Option<Duration>,
-    prefix: String,
+    /// Unless the URL names it.
+    prefix: Option<String>,
     defaults: LockOptions,
     backoff: Backoff,
     clock: Option<Arc<dyn Clock>>,
@@ -83,7 +89,7 @@ impl LockManagerBuilder {
             store: None,
             masters: Vec::new(),
             longest_lease: None,
-            prefix: "dist_lock:".to_owned(),
+            prefix: None,
             defaults: LockOptions::default(),
             backoff: Backoff::default(),
             clock: None,
@@ -122,9 +128,10 @@ impl LockManagerBuilder {
         builder
     }
 
-    /// Sets the prefix of every key in the store. Defaults to `dist_lock:`. May be empty.
+    /// Sets the prefix of every key in the store. Defaults to the one that the URL names, `?prefix=shop:`, or
+    /// else to `dist_lock:`. May be empty.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
+        self.prefix = Some(prefix.into());
         self
     }
 
@@ -451,12 +458,17 @@ impl LockManagerBuilder {
     /// once.
     ///
     /// # Errors
-    /// [`ConfigError::Url`] when the URL or a certificate is not understood, or `legacy_setnx` is set for a
-    /// store other than a Redis server.
+    /// [`ConfigError::Url`] when the URL or a certificate is not understood, when the URL names another
+    /// [`prefix`](Self::prefix) than the one set, or when `legacy_setnx` is set for a store other than a Redis
+    /// server.
     /// [`ConfigError::Settings`] when no lock can be taken with the [`defaults`](Self::defaults), or the lock
     /// thread cannot be started.
-    pub fn build(self) -> Result<LockManager, ConfigError> {
+    pub fn build(mut self) -> Result<LockManager, ConfigError> {
         let url = url::without_password(&self.url);
+        let prefix = self.take_prefix().map_err(|problem| ConfigError::Url {
+            url: url.clone(),
+            problem: problem.into(),
+        })?;
         let of_defaults = |problem: &dyn fmt::Display| ConfigError::Settings {
             problem: format!("the manager for `{url}` cannot be built with these defaults: {problem}").into(),
         };
@@ -470,11 +482,12 @@ impl LockManagerBuilder {
                 problem: problem.into(),
             });
         }
-        let store = self.open_store(&url)?;
+        let store = self.open_store(&url, &prefix)?;
+        metrics::describe();
         let skew = self.redis.skew.unwrap_or_else(|| store.skew());
         let pace = Pace::of(&self.host, self.clock.as_ref(), store.release_is_immediate());
         let access = Access::new(self.host.clone(), store, self.clock, self.redis.time_outs.response);
-        let mut backend = Backend::new(access, url.clone(), self.prefix, skew, self.handover);
+        let mut backend = Backend::new(access, url.clone(), prefix, skew, self.handover);
         self.defaults
             .check_in(&backend)
             .map_err(|problem| of_defaults(&problem))?;
@@ -488,6 +501,18 @@ impl LockManagerBuilder {
             self.shutdown_grace,
             self.observer,
         ))))
+    }
+
+    /// Takes the prefix of all keys out of the URL, or the one that was set.
+    fn take_prefix(&mut self) -> Result<String, String> {
+        let (url, of_url) = split_prefix(&self.url)?;
+        self.url = url;
+        match (self.prefix.take(), of_url) {
+            (Some(set), Some(of_url)) if set != of_url => Err(format!(
+                "it names the prefix `{of_url}`, and the builder sets `{set}`: give the prefix in one of the two places"
+            )),
+            (set, of_url) => Ok(set.or(of_url).unwrap_or_else(|| DEFAULT_PREFIX.to_owned())),
+        }
     }
 
     /// Refuses defaults that the store itself would refuse at each call.
@@ -513,7 +538,7 @@ impl LockManagerBuilder {
 
     /// Returns the store that was set, or the one for the manager's URL, which `url` is without its
     /// password.
-    fn open_store(&self, url: &str) -> Result<Arc<dyn LockStore>, ConfigError> {
+    fn open_store(&self, url: &str, prefix: &str) -> Result<Arc<dyn LockStore>, ConfigError> {
         let in_memory = self.url.starts_with("memory:");
         let not_understood = |error: StoreError| ConfigError::Url {
             url: url.into(),
@@ -527,7 +552,7 @@ impl LockManagerBuilder {
                     problem: "`legacy_setnx` needs a Redis server; give its URL, or leave `legacy_setnx` out".into(),
                 });
             }
-            let store = LegacySetnxStore::new(&self.host, &self.url, &self.prefix, &self.redis);
+            let store = LegacySetnxStore::new(&self.host, &self.url, prefix, &self.redis);
             return Ok(Arc::new(store.map_err(not_understood)?));
         }
         match &self.store {
@@ -536,13 +561,13 @@ impl LockManagerBuilder {
                 url::check_memory(&self.url).map_err(|problem| not_understood(StoreError::permanent(problem)))?;
                 Ok(Arc::new(MemoryStore::on(&self.host)))
             }
-            None if self.is_quorum() => Ok(Arc::new(self.open_quorum().map_err(not_understood)?)),
+            None if self.is_quorum() => Ok(Arc::new(self.open_quorum(prefix).map_err(not_understood)?)),
             None if ClusterUrl::is_one(&self.url) => {
-                let store = ClusterStore::new(&self.host, &self.url, &self.prefix, &self.redis);
+                let store = ClusterStore::new(&self.host, &self.url, prefix, &self.redis);
                 Ok(Arc::new(store.map_err(not_understood)?))
             }
             None => {
-                let store = RedisStore::new(&self.host, &self.url, &self.prefix, &self.redis);
+                let store = RedisStore::new(&self.host, &self.url, prefix, &self.redis);
                 Ok(Arc::new(store.map_err(not_understood)?))
             }
         }
@@ -551,21 +576,21 @@ impl LockManagerBuilder {
 
 impl LockManagerBuilder {
     /// Returns the store of one server of a quorum, by its address.
-    fn quorum_server(&self, info: ConnectionInfo) -> Result<(String, Arc<dyn LockStore>), StoreError> {
+    fn quorum_server(&self, info: ConnectionInfo, prefix: &str) -> Result<(String, Arc<dyn LockStore>), StoreError> {
         let name = info.addr().to_string();
         let mut settings = self.redis.clone();
         settings.set_longest_lease(self.longest_lease_of_quorum());
         settings.set_server(info);
-        let store = RedisStore::new(&self.host, "redis://", &self.prefix, &settings);
+        let store = RedisStore::new(&self.host, "redis://", prefix, &settings);
         Ok((name.clone(), Arc::new(store.map_err(|error| error.about(&name))?)))
     }
 
     /// Returns the store of the masters that were given, or that the URL names.
-    fn open_quorum(&self) -> Result<QuorumStore, StoreError> {
+    fn open_quorum(&self, prefix: &str) -> Result<QuorumStore, StoreError> {
         let mut masters = Vec::new();
         if self.masters.is_empty() {
             for info in quorum::url::masters(&self.url).map_err(StoreError::permanent)? {
-                masters.push(self.quorum_server(info)?);
+                masters.push(self.quorum_server(info, prefix)?);
             }
         }
         for (nth, master) in self.masters.iter().enumerate() {
@@ -578,7 +603,7 @@ impl LockManagerBuilder {
                 }
                 Given::Url(url) => {
                     let info = quorum::url::master(url).map_err(of_url)?;
-                    masters.push(self.quorum_server(info)?);
+                    masters.push(self.quorum_server(info, prefix)?);
                     continue;
                 }
                 #[cfg(feature = "custom-store")]
@@ -718,6 +743,34 @@ mod tests {
         // connection up.
         let dials = dials.load(Ordering::Relaxed);
         assert!(dials <= 4, "{dials} times");
+    }
+
+    #[test]
+    fn a_url_names_the_prefix_unless_the_builder_sets_another_one() {
+        let prefix_of = |builder: LockManagerBuilder| builder.build().map(|locks| locks.prefix().to_owned());
+        for (url, prefix) in [
+            ("memory://", "dist_lock:"),
+            ("memory://?prefix=shop:", "shop:"),
+            ("redis://one/3?prefix=shop%3A", "shop:"),
+            ("redis+sentinel://one/orders?db=3&prefix=", ""),
+            ("redis+cluster://one,two?prefix=shop:", "shop:"),
+            ("redlock://one,two,three/0?prefix=shop:", "shop:"),
+        ] {
+            assert_eq!(prefix_of(LockManagerBuilder::new(url)).unwrap(), prefix, "{url}");
+        }
+        let named = || LockManagerBuilder::new("redis://:s3cret@one?prefix=shop:");
+        assert_eq!(prefix_of(named().prefix("shop:")).unwrap(), "shop:");
+        let error = prefix_of(named().prefix("bank:")).unwrap_err().to_string();
+        for said in ["`shop:`", "`bank:`", "in one of the two places"] {
+            assert!(error.contains(said) && !error.contains("s3cret"), "{error}");
+        }
+        for url in ["redis://:s3cret@one?prefix=a&prefix=b", "redis://:s3cret@one?prefix=%"] {
+            let error = prefix_of(LockManagerBuilder::new(url)).unwrap_err().to_string();
+            assert!(error.contains("`prefix`") && !error.contains("s3cret"), "{error}");
+        }
+        let master = LockManager::builder_quorum(["redis://one?prefix=shop:", "redis://two", "redis://three"]);
+        let error = prefix_of(master).unwrap_err().to_string();
+        assert!(error.contains("give it to the manager, by its URL"), "{error}");
     }
 
     #[test]

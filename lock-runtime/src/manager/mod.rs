@@ -11,9 +11,8 @@ use std::sync::Arc;
 
 use crate::acquire::Shared;
 use crate::error::ConfigError;
-use crate::hold::CallSite;
 use crate::host;
-use crate::key::Names;
+use crate::key::{CallSite, Names};
 pub use crate::manager::builder::{LockManagerBuilder, QuorumMaster};
 pub use crate::manager::request::LockRequest;
 use crate::stats::Stats;
@@ -58,7 +57,9 @@ impl LockManager {
     /// | `redlock://user:password@host:port,host:port,host:port/db`, `redlocks://…` | these three or five independent masters, of which a majority decides; over TLS with `redlocks` |
     /// | `unix:///path?db=0&user=…&pass=…`, `redis+unix://…`, `valkey+unix://…` | the same over a Unix socket |
     ///
-    /// A URL with a part that the store does not read, such as another parameter, is not understood.
+    /// Each can name the prefix of all keys in the store: `redis://cache.example?prefix=shop:`. Without one,
+    /// it is `dist_lock:`. A URL with a part that the store does not read, such as another parameter, is not
+    /// understood.
     ///
     /// # Errors
     /// [`ConfigError::Url`] when the URL is not understood. [`ConfigError::Server`] when the server

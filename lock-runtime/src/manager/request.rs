@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::acquire::{Shared, acquire};
 use crate::error::LockError;
 use crate::hold::guard::{Guard, LockGuard, Run};
-use crate::hold::{CallSite, LockOptions, OnLost};
+use crate::hold::{LockOptions, OnLost};
 use crate::host;
-use crate::key::{KeyError, Names};
+use crate::key::{CallSite, KeyError, Names};
 use crate::manager::LockManager;
 use crate::store::LockMode;
 
@@ -287,7 +287,7 @@ impl LockRequest {
     }
 
     /// Sets a name for the holder. Empty by default; an annotated function has its path. It is stored with the lock beside host and
-    /// process, and shown to operators and in [`LockError::Busy`].
+    /// process, and shown to operators and in [`LockError::Busy`]. It is also the label of the call's metrics.
     pub fn label(mut self, label: &'static str) -> Self {
         self.0.options.site.function = label;
         self
@@ -423,8 +423,8 @@ mod tests {
 
     use super::LockRequest;
     use crate::error::{ConfigError, LockError};
-    use crate::hold::{CallSite, OnLost};
-    use crate::key::KeyProblem;
+    use crate::hold::OnLost;
+    use crate::key::{CallSite, KeyProblem};
     use crate::manager::{LockManager, LockManagerBuilder};
 
     type Set = fn(LockRequest) -> LockRequest;

@@ -1,7 +1,7 @@
 //! A store's URL, as shown in messages.
 
 /// The parameters whose values are no secrets.
-const SHOWN: &[&str] = &["db", "protocol", "user", "sentinel_user"];
+const SHOWN: &[&str] = &["db", "prefix", "protocol", "user", "sentinel_user"];
 
 /// Returns `url` without a password that it may contain. The URL need not be valid, so that a
 /// message never shows the password of a malformed one.
@@ -67,7 +67,7 @@ pub(super) fn check_memory(url: &str) -> Result<(), &'static str> {
         return Ok(());
     }
     Err(
-        "a store in memory has no name, address, database, user or parameters, and is its manager's own; give `memory://`, and clone the \
+        "a store in memory has no name, address, database, user or parameters but `prefix`, and is its manager's own; give `memory://`, and clone the \
          manager to share it",
     )
 }
@@ -106,6 +106,10 @@ mod tests {
                 "redis+sentinel://***",
             ),
             ("redis://one:6379/0?auth=s3@cret", "redis://***"),
+            (
+                "redis://one/0?prefix=shop:&auth=s3cret",
+                "redis://one/0?prefix=shop:&auth=***",
+            ),
             ("redis://one/0?auth=s3cret&db=1", "redis://one/0?auth=***&db=1"),
             ("unix:///run/x?p%61ss=s3cret", "unix:///run/x?p%61ss=***"),
             ("unix:///run/x?pass=s3&cret", "unix:///run/x?pass=***&***"),

@@ -25,6 +25,7 @@ use crate::hold::queue_head::QueueHead;
 use crate::hold::tasks::Tasks;
 use crate::hold::{Hold, told};
 use crate::host;
+use crate::stats::metrics;
 use crate::store::{Ownership, Receipt, StoreError};
 
 /// The owner of a held lock inside the runtime. Dropping it releases the lock in the background.
@@ -186,7 +187,10 @@ impl Guard {
         };
         let told = match told(&held, answer) {
             // The release continues in the background.
-            Err(error @ LockError::Store { .. }) => return Err(error),
+            Err(error @ LockError::Store { .. }) => {
+                metrics::release_failed(held.options.site);
+                return Err(error);
+            }
             told => told,
         };
         self.done = true;

@@ -5,8 +5,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::error::EndCause;
-use crate::error::LockError;
+use crate::error::{EndCause, LockError, LostReason};
 use crate::hold::Hold;
 use crate::hold::call_tree::{self as context, Entered};
 use crate::hold::guard::Guard;
@@ -145,7 +144,8 @@ fn after(
     let Some(cause) = held.check_deadline() else {
         return Ok(());
     };
-    if !guard.seen.lost_before {
+    // A forked child's lock is its parent's.
+    if !guard.seen.lost_before && cause != EndCause::Lost(LostReason::Forked) {
         count_overrun(held);
     }
     if ready {
@@ -164,7 +164,7 @@ fn after(
 fn count_overrun(held: &Hold) {
     let over = held.now().since(held.deadline());
     if !over.is_zero() {
-        held.manager.stats.count(Event::Overrun);
+        held.manager.stats.count(Event::Overrun, held.options.site);
         tracing::warn!(
             parent: &held.span,
             key = &*held.name(),

@@ -19,7 +19,7 @@ use crate::hold::told;
 use crate::hold::upkeep::releaser::release_later;
 use crate::hold::upkeep::watchdog::Watchdog;
 use crate::host::{Host, Runtime, RuntimeId, Timer};
-use crate::stats::Event;
+use crate::stats::{Event, metrics};
 use crate::store::{Ownership, Receipt, StoreError};
 
 /// The interval at which the lock thread looks at the releases. A runtime that runs no task for
@@ -258,9 +258,10 @@ impl Sent {
         drop(outcome);
         let held = &self.held;
         if let Err(error) = told(held, answer) {
-            held.manager.stats.count(Event::Unconfirmed);
+            held.manager.stats.count(Event::Unconfirmed, held.options.site);
             // A loss has been logged as such.
             if matches!(error, LockError::Store { .. }) {
+                metrics::release_failed(held.options.site);
                 tracing::warn!(parent: &held.span, key = &*held.name(), %error, "a release that was not waited for has failed");
                 release_later(held);
             }

@@ -23,6 +23,7 @@ use crate::hold::upkeep::checked::CheckedLocks;
 use crate::hold::upkeep::pipelined::{self, Pipelined};
 use crate::hold::upkeep::releaser;
 use crate::host::{Clock, Host, Moment, Timer, TokioClock};
+use crate::stats::metrics;
 use crate::store::{Lane, LossHint, Ownership, StoreError};
 
 /// The maximum size of one batch: a longer script would hold up the server's other clients. The
@@ -753,11 +754,23 @@ impl Batch {
             Some(Ok(verdicts)) if verdicts.len() == requests.len() => {
                 let has_renewed = due.iter().any(|due| due.request == Request::Renew);
                 manager.has_answered(&lanes, has_renewed);
-                let mut verdicts = verdicts.into_iter();
+                let took = if metrics::RECORDS {
+                    self.watchdog.clock.now().since(sent)
+                } else {
+                    Duration::ZERO
+                };
+                let (mut verdicts, mut renewed) = (verdicts.into_iter(), Vec::new());
                 for due in due {
                     let keys = due.held.keys().iter().count();
                     let of_keys = verdicts.by_ref().take(keys);
-                    self.settle(&due, sent, of_keys.fold(Some(Ownership::Owned), together));
+                    let is_renewed = self.settle(&due, sent, of_keys.fold(Some(Ownership::Owned), together));
+                    if is_renewed && metrics::RECORDS {
+                        renewed.push(due.held);
+                    }
+                }
+                // A recorder may take its time, and no lock waits for that.
+                for held in renewed {
+                    held.record_renewal(took);
                 }
             }
             failure => {
@@ -776,16 +789,18 @@ impl Batch {
         }
     }
 
-    /// Records the verdict on one lock. `None` means no answer, which leaves the deadline as it is.
-    fn settle(&self, due: &Due, sent: Moment, verdict: Option<Ownership>) {
+    /// Records the verdict on one lock. `None` means no answer, which leaves the deadline as it is. Returns `true` if
+    /// the lock is renewed.
+    fn settle(&self, due: &Due, sent: Moment, verdict: Option<Ownership>) -> bool {
         let held = &due.held;
         // Dropped last, after the schedule and the plan are unlocked.
         let _answered = Answered(held);
+        let mut is_renewed = false;
         let mut schedule = self.watchdog.schedule();
         let mut plan = held.plan();
         plan.in_flight = false;
         if plan.due.is_none() {
-            return;
+            return false;
         }
         if held.end_cause().is_some() {
             // Another part of the process has ended the lock: it is not renewed again, whatever the
@@ -794,7 +809,7 @@ impl Batch {
                 schedule.queue.remove(&(place, held.id));
             }
             schedule.ends(held);
-            return;
+            return false;
         }
         match verdict {
             Some(Ownership::Owned) => {
@@ -806,6 +821,7 @@ impl Batch {
                 if due.request == Request::Renew {
                     plan.renewal_retry = None;
                     plan.renew_at = held.renewed(sent);
+                    is_renewed = true;
                 } else {
                     plan.hurry(self.watchdog.clock.now());
                 }
@@ -825,7 +841,7 @@ impl Batch {
                     LostReason::Taken
                 };
                 held.end_with(EndCause::Lost(reason));
-                return;
+                return false;
             }
             None => {
                 let now = self.watchdog.clock.now();
@@ -843,6 +859,7 @@ impl Batch {
         }
         Watchdog::reschedule(&mut schedule, &mut plan, held);
         self.watchdog.rearm(&mut schedule);
+        is_renewed
     }
 }
 

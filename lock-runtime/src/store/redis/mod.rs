@@ -45,6 +45,7 @@ use sentinel::{SentinelUrl, Sentinels};
 pub(crate) use settings::RedisSettings;
 #[cfg(feature = "custom-store")]
 pub use settings::TimeOuts;
+pub(crate) use url::split_prefix;
 
 /// The default of the allowed difference between the clocks of servers that can replace one another.
 /// Clocks that NTP sets agree within a few milliseconds, or some tens after a restart.

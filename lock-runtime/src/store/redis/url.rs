@@ -6,6 +6,7 @@
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
 use super::connection::failure;
+use crate::key;
 
 /// The forms of URLs, for messages.
 const FORMS: &str = "`redis://host:port` or `valkey://…`, `rediss://…` or `valkeys://…` for TLS, `unix:///path`, \
@@ -81,6 +82,32 @@ pub(super) fn for_locks(info: &ConnectionInfo) -> ConnectionInfo {
         redis = redis.set_skip_set_lib_name();
     }
     info.clone().set_redis_settings(redis)
+}
+
+/// Splits the prefix of all keys, `?prefix=…`, from a URL of any store. Returns the rest of the URL.
+///
+/// # Errors
+/// Fails with the problem, without a password.
+pub(crate) fn split_prefix(url: &str) -> Result<(String, Option<String>), String> {
+    let is_prefix = |part: &str| part.starts_with("prefix=");
+    // The store that is to read it refuses what cannot be split.
+    let Ok(parts) = Parts::of(url) else {
+        return Ok((url.to_owned(), None));
+    };
+    let mut prefixes = parts.query.split('&').filter_map(|part| part.strip_prefix("prefix="));
+    let Some(prefix) = prefixes.next() else {
+        return Ok((url.to_owned(), None));
+    };
+    if prefixes.next().is_some() {
+        return Err("the parameter `prefix` is given twice: give it once".to_owned());
+    }
+    let prefix = key::decoded(prefix).ok_or("`prefix` is not percent-encoded UTF-8: write a `%` in it as `%25`")?;
+    let others: Vec<&str> = parts.query.split('&').filter(|part| !is_prefix(part)).collect();
+    let end = parts.whole.len() - parts.fragment.len();
+    let before = parts.whole[..end - parts.query.len()].trim_end_matches('?');
+    let others = others.join("&");
+    let sign = if others.is_empty() { "" } else { "?" };
+    Ok((format!("{before}{sign}{others}{}", parts.fragment), Some(prefix)))
 }
 
 /// The parts of a URL, as they are written.
@@ -331,13 +358,16 @@ fn advice(name: &str, known: &[&str]) -> &'static str {
             "write it before the host, `user:password@host`"
         }
         "tls" | "ssl" => "write `rediss://` for TLS",
+        // A manager reads it before its store does.
+        "prefix" => "give it to the manager, by its URL or by `LockManagerBuilder::prefix`",
+        "keyprefix" | "keyPrefix" | "key_prefix" | "namespace" => "write `prefix`",
         _ => "leave it out, and set time-outs, certificates and the like at the `LockManagerBuilder`",
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::server;
+    use super::{server, split_prefix};
 
     /// Returns the address, the database, the user and the password that a URL names.
     fn read(url: &str) -> Result<(String, i64, Option<String>, Option<String>), String> {
@@ -383,6 +413,55 @@ mod tests {
             assert_eq!(read(url), Ok(("/run/a@b.sock".to_owned(), 3, None, None)), "{url}");
         }
         assert_eq!(read("redis://one"), Ok(("one:6379".to_owned(), 0, None, None)));
+    }
+
+    #[test]
+    fn the_prefix_is_split_from_the_url_of_any_store() {
+        for (url, rest, prefix) in [
+            ("redis://one?prefix=shop:", "redis://one", "shop:"),
+            (
+                "redis://a:p@one/3?prefix=shop%3A%26&protocol=3",
+                "redis://a:p@one/3?protocol=3",
+                "shop:&",
+            ),
+            (
+                "redis+sentinel://one/orders?db=3&prefix=",
+                "redis+sentinel://one/orders?db=3",
+                "",
+            ),
+            (
+                "redis+cluster://one,two/?prefix={shop}:#",
+                "redis+cluster://one,two/#",
+                "{shop}:",
+            ),
+            (
+                "unix:///run/a?db=1&prefix=shop:&pass=p@s",
+                "unix:///run/a?db=1&pass=p@s",
+                "shop:",
+            ),
+            ("memory://?prefix=shop:", "memory://", "shop:"),
+        ] {
+            assert_eq!(
+                split_prefix(url),
+                Ok((rest.to_owned(), Some(prefix.to_owned()))),
+                "{url}"
+            );
+        }
+        for url in [
+            "redis://one",
+            "redis://one?db=3",
+            "redis://a:x?prefix=y@one",
+            "one?prefix=shop:",
+        ] {
+            assert_eq!(split_prefix(url), Ok((url.to_owned(), None)), "{url}");
+        }
+        for url in [
+            "redis://one?prefix=a&prefix=b",
+            "redis://one?prefix=%",
+            "redis://one?prefix=%ff",
+        ] {
+            assert!(split_prefix(url).is_err(), "{url}");
+        }
     }
 
     #[test]

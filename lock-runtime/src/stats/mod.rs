@@ -1,10 +1,14 @@
-//! Counters and gauges of a manager's locks.
+//! Counters and gauges of a manager's locks, and with the feature `metrics` those of the process.
+
+#[cfg_attr(not(feature = "metrics"), path = "no_metrics.rs")]
+pub(crate) mod metrics;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::EndCause;
 use crate::error::LostReason;
+use crate::key::CallSite;
 
 /// A snapshot of a manager's gauges, and of its counters since its creation. See
 /// [`LockManager::stats`](crate::LockManager::stats).
@@ -91,7 +95,6 @@ pub(crate) enum Event {
     /// A call received the result of another one.
     Coalesced,
     Busy,
-    Renewed,
     /// A release that no call waited for failed.
     Unconfirmed,
     /// A poll of a body ended after the deadline.
@@ -102,15 +105,20 @@ pub(crate) enum Event {
 
 impl Counters {
     /// Counts a call that begins to wait. It calls [`waited`](Self::waited) once it no longer does.
-    pub(crate) fn waits(&self) {
+    pub(crate) fn waits(&self, site: CallSite) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
+        metrics::waits(site);
     }
 
-    /// Counts a call out that has waited for `span`.
-    pub(crate) fn waited(&self, span: Duration) {
+    /// Counts a call out that has waited for `span`. `site` is `None` in a forked child, where a thread of the
+    /// parent may have locked the application's recorder.
+    pub(crate) fn waited(&self, site: Option<CallSite>, span: Duration) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         self.waited.fetch_add(micros, Ordering::Relaxed);
+        if let Some(site) = site {
+            metrics::waited(site);
+        }
     }
 
     /// Counts a held lock, until [`ends`](Self::ends) is called for it.
@@ -123,13 +131,20 @@ impl Counters {
         self.held.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn count(&self, event: Event) {
+    /// Counts an event of a call, and gives it to the recorder. Must not be called while a lock is held, since a
+    /// recorder may take its time.
+    pub(crate) fn count(&self, event: Event, site: CallSite) {
+        self.tally(event);
+        metrics::count(event, site);
+    }
+
+    /// Counts an event, and leaves the recorder to the caller.
+    pub(crate) fn tally(&self, event: Event) {
         let counter = match event {
             Event::Acquired => &self.acquired,
             Event::Passed => &self.passed,
             Event::Coalesced => &self.coalesced,
             Event::Busy => &self.busy,
-            Event::Renewed => &self.renewals,
             Event::Unconfirmed => &self.unconfirmed,
             Event::Overrun => &self.overruns,
             Event::Ended(EndCause::Lost(LostReason::Expired)) => &self.lost_expired,
@@ -141,6 +156,11 @@ impl Counters {
             Event::Ended(EndCause::Lost(LostReason::Forked) | EndCause::Closed) => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a renewal, and leaves the recorder to the caller.
+    pub(crate) fn renewed(&self) {
+        self.renewals.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn read(&self) -> Stats {

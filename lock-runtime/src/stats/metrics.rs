@@ -1,0 +1,113 @@
+//! The events of all managers as metrics of the crate `metrics`, under the templates of the keys: a template is one label however many keys
+//! it makes.
+
+use std::time::Duration;
+
+use metrics::{SharedString, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+
+use crate::error::{EndCause, LostReason};
+use crate::key::CallSite;
+use crate::stats::Event;
+
+const ACQUIRE: &str = "lock_acquire_seconds";
+const HOLD: &str = "lock_hold_seconds";
+const RENEW: &str = "lock_renew_seconds";
+const WAITERS: &str = "lock_waiters";
+const HELD: &str = "lock_held";
+const LOST: &str = "lock_lost_total";
+const HUNG: &str = "lock_hung_total";
+const BUSY: &str = "lock_busy_total";
+const RELEASE_FAILURES: &str = "lock_release_failures_total";
+const OVERRUNS: &str = "lock_overruns_total";
+
+/// `true` if there may be a recorder.
+pub(crate) const RECORDS: bool = true;
+
+/// Describes the metrics to the recorder that is installed.
+pub(crate) fn describe() {
+    describe_histogram!(ACQUIRE, Unit::Seconds, "How long calls that got their lock had waited.");
+    describe_histogram!(HOLD, Unit::Seconds, "How long calls had held their lock.");
+    describe_histogram!(
+        RENEW,
+        Unit::Seconds,
+        "The time from the sending of a renewal to the answer that confirmed it."
+    );
+    describe_gauge!(WAITERS, "The calls that wait for a lock now.");
+    describe_gauge!(HELD, "The locks held now.");
+    describe_counter!(LOST, "The locks lost before their calls released them, by reason.");
+    describe_counter!(HUNG, "The calls cancelled after max_hold or max_renewals.");
+    describe_counter!(BUSY, "The calls that did not get their lock within wait.");
+    describe_counter!(
+        RELEASE_FAILURES,
+        "The releases that a call waited for, or sent by release = pipelined, and that the store has not confirmed."
+    );
+    describe_counter!(OVERRUNS, "The polls of bodies that went on beyond the deadline.");
+}
+
+/// Returns the label of a call: the templates of its keys, or without any the label that the call gives for its holder.
+fn label(site: CallSite) -> SharedString {
+    match site.templates {
+        [] => site.function.into(),
+        [template] => (*template).into(),
+        templates => templates.join(", ").into(),
+    }
+}
+
+pub(super) fn waits(site: CallSite) {
+    gauge!(WAITERS, "key" => label(site)).increment(1.0);
+}
+
+pub(super) fn waited(site: CallSite) {
+    gauge!(WAITERS, "key" => label(site)).decrement(1.0);
+}
+
+/// Gives the recorder a call that has got its lock after it had `waited`.
+pub(crate) fn holds(site: CallSite, waited: Duration) {
+    histogram!(ACQUIRE, "key" => label(site)).record(waited);
+    gauge!(HELD, "key" => label(site)).increment(1.0);
+}
+
+/// Gives the recorder a lock that a call no longer holds, which `held` it for so long.
+pub(crate) fn ends(site: CallSite, held: impl FnOnce() -> Duration) {
+    let held = held();
+    gauge!(HELD, "key" => label(site)).decrement(1.0);
+    histogram!(HOLD, "key" => label(site)).record(held);
+}
+
+/// Gives the recorder a renewal that took so long.
+pub(crate) fn renewed(site: CallSite, took: Duration) {
+    histogram!(RENEW, "key" => label(site)).record(took);
+}
+
+/// Gives the recorder a release that the store has not confirmed.
+pub(crate) fn release_failed(site: CallSite) {
+    counter!(RELEASE_FAILURES, "key" => label(site)).increment(1);
+}
+
+/// Gives the recorder an event that was counted.
+pub(crate) fn count(event: Event, site: CallSite) {
+    let key = || label(site);
+    match event {
+        Event::Busy => counter!(BUSY, "key" => key()).increment(1),
+        Event::Overrun => counter!(OVERRUNS, "key" => key()).increment(1),
+        Event::Ended(EndCause::Hung) => counter!(HUNG, "key" => key()).increment(1),
+        Event::Ended(EndCause::Lost(reason)) => {
+            if let Some(reason) = label_of(reason) {
+                counter!(LOST, "key" => key(), "reason" => reason).increment(1);
+            }
+        }
+        // Counted by the histograms, by `release_failed`, or no failure.
+        Event::Acquired | Event::Passed | Event::Coalesced | Event::Unconfirmed | Event::Ended(EndCause::Closed) => {}
+    }
+}
+
+/// Returns a reason's label, or `None` if the loss does not count: a forked child's lock belongs to its parent.
+fn label_of(reason: LostReason) -> Option<&'static str> {
+    Some(match reason {
+        LostReason::Expired => "expired",
+        LostReason::Taken => "taken",
+        LostReason::Deleted => "deleted",
+        LostReason::Unreachable => "unreachable",
+        LostReason::Forked => return None,
+    })
+}

@@ -1,0 +1,104 @@
+//! The metrics of the feature `metrics`, by a recorder of the thread: in virtual time the watchdog runs there as well.
+
+use std::time::Duration;
+
+use lock_runtime::{LockError, LockManager, distributed_lock};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use tokio::time::sleep;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[distributed_lock(key = "metrics:<id>", wait = 1, manager = locks)]
+async fn hold(locks: &LockManager, id: u64, time: Duration) -> Result<(), LockError> {
+    sleep(time).await;
+    Ok(())
+}
+
+#[distributed_lock(key = "hung:<id>", max_hold = 1, manager = locks)]
+async fn hang(locks: &LockManager, id: u64) -> Result<(), LockError> {
+    std::future::pending().await
+}
+
+/// Runs a promise in virtual time, with a recorder.
+fn run(promise: impl AsyncFnOnce(&PrometheusHandle)) {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let shown = recorder.handle();
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().start_paused(true).build().unwrap();
+    metrics::with_local_recorder(&recorder, || runtime.block_on(promise(&shown)));
+}
+
+/// Returns the value of one series.
+fn value(shown: &PrometheusHandle, series: &str) -> Option<f64> {
+    let text = shown.render();
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    value.map(|value| value.parse().unwrap())
+}
+
+#[test]
+fn the_label_of_each_metric_is_the_template_of_the_key() {
+    run(async |shown| {
+        let locks = LockManager::builder("memory://").build().unwrap();
+        let of = |name: &str| value(shown, &format!("{name}{{key=\"metrics:<id>\"}}"));
+        let (first, second) = (hold(&locks, 1, 25 * SECOND), hold(&locks, 1, SECOND));
+        let watch = async {
+            sleep(SECOND / 2).await;
+            assert_eq!((of("lock_held"), of("lock_waiters")), (Some(2.0), Some(1.0)));
+        };
+        let (first, second, (), other) = tokio::join!(first, second, watch, hold(&locks, 2, SECOND));
+        first.unwrap();
+        other.unwrap();
+        assert!(matches!(second, Err(LockError::Busy { .. })), "{second:?}");
+        assert_eq!((of("lock_held"), of("lock_waiters")), (Some(0.0), Some(0.0)));
+        assert_eq!(of("lock_busy_total"), Some(1.0));
+        assert_eq!(of("lock_acquire_seconds_count"), Some(2.0), "of two items");
+        assert_eq!(
+            (of("lock_hold_seconds_count"), of("lock_hold_seconds_sum")),
+            (Some(2.0), Some(26.0))
+        );
+        assert_eq!(of("lock_renew_seconds_count"), Some(1.0), "after 2/3 of 30 s");
+        let text = shown.render();
+        for described in ["# HELP lock_held The locks held now", "# TYPE lock_held gauge"] {
+            assert!(text.contains(described), "{described}, in:\n{text}");
+        }
+    });
+}
+
+#[test]
+fn a_lost_lock_and_a_hung_call_are_counted_by_their_reasons() {
+    run(async |shown| {
+        let locks = LockManager::builder("memory://").build().unwrap();
+        let deleted = async {
+            sleep(SECOND).await;
+            assert!(locks.force_release("metrics:1").await.unwrap());
+        };
+        let (lost, ()) = tokio::join!(hold(&locks, 1, 60 * SECOND), deleted);
+        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+        let series = "lock_lost_total{key=\"metrics:<id>\",reason=\"deleted\"}";
+        assert_eq!(value(shown, series), Some(1.0), "{}", shown.render());
+        assert!(matches!(hang(&locks, 1).await, Err(LockError::Hung { .. })));
+        assert_eq!(value(shown, "lock_hung_total{key=\"hung:<id>\"}"), Some(1.0));
+        assert_eq!(value(shown, "lock_held{key=\"hung:<id>\"}"), Some(0.0));
+    });
+}
+
+#[test]
+fn a_call_without_the_attribute_has_the_label_that_it_gives() {
+    run(async |shown| {
+        let locks = LockManager::builder("memory://").build().unwrap();
+        let held = locks.lock("k").label("nightly").acquire().await.unwrap();
+        let unnamed = locks.lock("other").acquire().await.unwrap();
+        for label in ["nightly", ""] {
+            assert_eq!(
+                value(shown, &format!("lock_held{{key=\"{label}\"}}")),
+                Some(1.0),
+                "{label}"
+            );
+        }
+        held.release().await.unwrap();
+        unnamed.release().await.unwrap();
+        assert_eq!(value(shown, "lock_held{key=\"nightly\"}"), Some(0.0));
+    });
+}
