@@ -329,11 +329,17 @@ fn an_order_is_picked_under_all_its_locks_and_put_back_if_they_are_lost() {
 
 /// A process of the web example, and its address.
 async fn web(server: &Server, work: &str) -> (Child, String) {
-    let mut child = children::Builder::new(env!("CARGO_BIN_EXE_web"))
-        .env("REDIS_URL", server.url())
-        .env("BIND", "127.0.0.1:0")
-        .env("WORK_MS", work)
-        .spawn();
+    serve(
+        children::Builder::new(env!("CARGO_BIN_EXE_web"))
+            .env("REDIS_URL", server.url())
+            .env("WORK_MS", work),
+    )
+    .await
+}
+
+/// A process of an example that serves, and its address.
+async fn serve(example: children::Builder) -> (Child, String) {
+    let mut child = example.env("BIND", "127.0.0.1:0").spawn();
     let line = child.line("listening on").await;
     let address = line.words().last().copied().unwrap_or_default().to_owned();
     (child, address)
@@ -443,12 +449,7 @@ async fn a_service_is_ready_while_its_server_is_there_and_ends_by_a_signal_witho
 
 #[tokio::test]
 async fn prometheus_sees_the_locks_of_a_service_at_metrics() {
-    let mut service = children::Builder::new(example("metrics").to_str().unwrap())
-        .env("REDIS_URL", "memory://")
-        .env("BIND", "127.0.0.1:0")
-        .spawn();
-    let line = service.line("listening on").await;
-    let address = line.words().last().copied().unwrap_or_default().to_owned();
+    let (_service, address) = serve(children::Builder::new(example("metrics")).env("REDIS_URL", "memory://")).await;
     for path in ["/items/7/reserve", "/items/8/reserve"] {
         let answer = post(address.clone(), path, "").await;
         assert!(answer.contains("is reserved"), "{answer}");

@@ -9,8 +9,10 @@ use tokio::task::JoinHandle;
 use crate::moving::slot_of;
 use crate::secured::{OF_CLUSTERS, SHARDED, allow};
 
-/// The key of the queue of the lock `k`, with which the names of its channels begin.
+/// The key of the queue of the lock `k`.
 const QUEUE: &str = "dist_lock:%lock-queue:{dist_lock:k}";
+/// The beginning of the names of its channels.
+const CHANNELS: &str = "dist_lock:%lock-queue:{dist_lock:k}:";
 
 fn connected(url: &str) -> LockManager {
     LockManager::builder(url)
@@ -85,7 +87,7 @@ async fn a_waiting_call_is_told_on_a_channel_of_the_shard_and_the_other_masters_
         return;
     }
     eventually("a channel of the queue", || {
-        has_channel(&cluster, "SHARDCHANNELS", QUEUE)
+        has_channel(&cluster, "SHARDCHANNELS", CHANNELS)
     })
     .await;
     // Until then, a release sends on the plain channel.
@@ -104,7 +106,7 @@ async fn a_waiting_call_is_told_on_a_channel_of_the_shard_and_the_other_masters_
     let held = one.lock("k").acquire().await.unwrap();
     let call = waiting(&other);
     eventually("a channel of the queue", || {
-        has_channel(&cluster, "SHARDCHANNELS", QUEUE)
+        has_channel(&cluster, "SHARDCHANNELS", CHANNELS)
     })
     .await;
     let slot = slot_of(&cluster, "k");
@@ -113,7 +115,7 @@ async fn a_waiting_call_is_told_on_a_channel_of_the_shard_and_the_other_masters_
     for to in [to, from] {
         cluster.move_slot(slot, to).await;
         eventually("the channel at the next node", || {
-            has_channel(&cluster, "SHARDCHANNELS", QUEUE)
+            has_channel(&cluster, "SHARDCHANNELS", CHANNELS)
         })
         .await;
     }
@@ -141,7 +143,7 @@ async fn a_user_who_may_not_use_channels_of_a_shard_is_told_on_a_plain_one() {
             waiting(&holder),
             waiting(&connected(&cluster.url())),
         ];
-        for (kind, begin) in [("CHANNELS", "dist_lock:%lock-wake:"), ("SHARDCHANNELS", QUEUE)] {
+        for (kind, begin) in [("CHANNELS", "dist_lock:%lock-wake:"), ("SHARDCHANNELS", CHANNELS)] {
             eventually(&format!("{kind}, without {missing}"), || {
                 has_channel(&cluster, kind, begin)
             })
