@@ -5,10 +5,11 @@
 //!
 //! ```text
 //! curl -X POST localhost:3000/items/7/reserve
+//! curl -X POST localhost:3000/count
 //! curl localhost:3000/metrics
 //! ```
 //!
-//! All items together are one series of each metric, `key="item:<item>"`: the label is the template, not the key.
+//! `docs/grafana` has a board and alert rules for them. All items together are one series of each metric, `key="item:<item>"`: the label is the template, not the key.
 
 use std::env;
 use std::time::Duration;
@@ -29,6 +30,13 @@ async fn reserve(Path(item): Path<u64>) -> Result<String, LockError> {
     Ok(format!("item {item} is reserved\n"))
 }
 
+/// Takes longer than its lease, which is renewed meanwhile.
+#[distributed_lock(key = "count", lease = 1, wait = 0)]
+async fn count() -> Result<&'static str, LockError> {
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    Ok("all is counted\n")
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     // Before the manager, which describes its metrics to the recorder that is installed.
@@ -46,6 +54,7 @@ async fn main() -> Result<(), Failure> {
 
     let routes = Router::new()
         .route("/items/{item}/reserve", post(reserve))
+        .route("/count", post(count))
         .route("/metrics", get(async move || metrics.render()));
     let address = env::var("BIND").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(address).await?;

@@ -1,6 +1,8 @@
 //! Every example runs, on the embedded store and on a real server, and shows what it promises.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod monitoring;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;

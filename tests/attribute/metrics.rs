@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lock_runtime::testing::TestLocks;
 use lock_runtime::{LockError, LockManager, distributed_lock};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::time::sleep;
@@ -81,6 +82,20 @@ fn a_lost_lock_and_a_hung_call_are_counted_by_their_reasons() {
         assert!(matches!(hang(&locks, 1).await, Err(LockError::Hung { .. })));
         assert_eq!(value(shown, "lock_hung_total{key=\"hung:<id>\"}"), Some(1.0));
         assert_eq!(value(shown, "lock_held{key=\"hung:<id>\"}"), Some(0.0));
+    });
+}
+
+#[test]
+fn a_call_that_fails_because_of_the_store_is_counted_by_its_error() {
+    run(async |shown| {
+        let kit = TestLocks::new();
+        let locks = kit.manager();
+        kit.unreachable_for(60 * SECOND);
+        let failed = hold(&locks, 1, SECOND).await;
+        assert!(matches!(failed, Err(LockError::Store { .. })), "{failed:?}");
+        let series = "lock_store_failures_total{key=\"metrics:<id>\",kind=\"store\"}";
+        assert_eq!(value(shown, series), Some(1.0), "{}", shown.render());
+        assert_eq!((locks.stats().store_failures, locks.stats().busy), (1, 0));
     });
 }
 

@@ -52,9 +52,9 @@ pub(crate) fn acquire<T: 'static>(
         let replicas = u32::from(acquisition.options.min_replicas);
         if let Some(guard) = acquisition.within.take() {
             // Boxed, since it is rare.
-            return Box::pin(nested(*guard, acquisition.options.fencing, replicas))
-                .await
-                .map(wrap);
+            let nested = Box::pin(nested(*guard, acquisition.options.fencing, replicas)).await;
+            count_failure(&acquisition.manager, acquisition.options.site, nested.as_ref().err());
+            return nested.map(wrap);
         }
         let mut seen = Progress::default();
         let result = acquisition.take(&mut seen).await;
@@ -62,7 +62,10 @@ pub(crate) fn acquire<T: 'static>(
         let grant = result?;
         if replicas > 0 {
             // Boxed, since it is rare.
-            return Box::pin(acquisition.hold_in_replicas(grant, replicas)).await.map(wrap);
+            let (manager, site) = (Arc::clone(&acquisition.manager), acquisition.options.site);
+            let guard = Box::pin(acquisition.hold_in_replicas(grant, replicas)).await;
+            count_failure(&manager, site, guard.as_ref().err());
+            return guard.map(wrap);
         }
         Ok(wrap(acquisition.hold(grant)))
     }
@@ -115,6 +118,13 @@ async fn acquire_leading(
         leader.holds(guard.held());
     }
     Ok((guard, leader))
+}
+
+/// Counts a call that has failed because of the store.
+fn count_failure(manager: &Shared, site: CallSite, error: Option<&LockError>) {
+    if let Some(error @ (LockError::Store { .. } | LockError::TooFewReplicas { .. })) = error {
+        manager.stats.count(Event::StoreFailure(error.kind()), site);
+    }
 }
 
 /// Re-enters a lock that the call tree holds.
@@ -432,7 +442,7 @@ impl Acquisition {
         match result {
             Ok(_) => stats.count(Event::Acquired, self.options.site),
             Err(LockError::Busy { .. }) => stats.count(Event::Busy, self.options.site),
-            Err(_) => {}
+            Err(error) => count_failure(&self.manager, self.options.site, Some(error)),
         }
         if self.span.is_disabled() {
             return;

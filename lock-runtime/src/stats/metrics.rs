@@ -17,6 +17,7 @@ const HELD: &str = "lock_held";
 const LOST: &str = "lock_lost_total";
 const HUNG: &str = "lock_hung_total";
 const BUSY: &str = "lock_busy_total";
+const STORE_FAILURES: &str = "lock_store_failures_total";
 const RELEASE_FAILURES: &str = "lock_release_failures_total";
 const OVERRUNS: &str = "lock_overruns_total";
 
@@ -37,6 +38,10 @@ pub(crate) fn describe() {
     describe_counter!(LOST, "The locks lost before their calls released them, by reason.");
     describe_counter!(HUNG, "The calls cancelled after max_hold or max_renewals.");
     describe_counter!(BUSY, "The calls that did not get their lock within wait.");
+    describe_counter!(
+        STORE_FAILURES,
+        "The calls that failed before their body began because of the store, by the kind of their error."
+    );
     describe_counter!(
         RELEASE_FAILURES,
         "The releases that a call waited for, or sent by release = pipelined, and that the store has not confirmed."
@@ -89,6 +94,7 @@ pub(crate) fn count(event: Event, site: CallSite) {
     let key = || label(site);
     match event {
         Event::Busy => counter!(BUSY, "key" => key()).increment(1),
+        Event::StoreFailure(kind) => counter!(STORE_FAILURES, "key" => key(), "kind" => kind).increment(1),
         Event::Overrun => counter!(OVERRUNS, "key" => key()).increment(1),
         Event::Ended(EndCause::Hung) => counter!(HUNG, "key" => key()).increment(1),
         Event::Ended(EndCause::Lost(reason)) => {

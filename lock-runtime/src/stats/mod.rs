@@ -43,6 +43,10 @@ pub struct Stats {
     pub coalesced: u64,
     /// The number of calls that ended with [`LockError::Busy`](crate::LockError::Busy).
     pub busy: u64,
+    /// The number of calls that failed before their body began because of the store: with
+    /// [`LockError::Store`](crate::LockError::Store) or
+    /// [`LockError::TooFewReplicas`](crate::LockError::TooFewReplicas).
+    pub store_failures: u64,
     /// The number of renewals that the store confirmed.
     pub renewals: u64,
     /// The number of locks lost because the lease ran out.
@@ -76,6 +80,7 @@ pub(crate) struct Counters {
     passed: AtomicU64,
     coalesced: AtomicU64,
     busy: AtomicU64,
+    store_failures: AtomicU64,
     renewals: AtomicU64,
     lost_expired: AtomicU64,
     lost_taken: AtomicU64,
@@ -95,6 +100,9 @@ pub(crate) enum Event {
     /// A call received the result of another one.
     Coalesced,
     Busy,
+    /// A call failed because of the store before its body began, with an error of this
+    /// [kind](crate::LockError::kind).
+    StoreFailure(&'static str),
     /// A release that no call waited for failed.
     Unconfirmed,
     /// A poll of a body ended after the deadline.
@@ -145,6 +153,7 @@ impl Counters {
             Event::Passed => &self.passed,
             Event::Coalesced => &self.coalesced,
             Event::Busy => &self.busy,
+            Event::StoreFailure(_) => &self.store_failures,
             Event::Unconfirmed => &self.unconfirmed,
             Event::Overrun => &self.overruns,
             Event::Ended(EndCause::Lost(LostReason::Expired)) => &self.lost_expired,
@@ -173,6 +182,7 @@ impl Counters {
             passed: read(&self.passed),
             coalesced: read(&self.coalesced),
             busy: read(&self.busy),
+            store_failures: read(&self.store_failures),
             renewals: read(&self.renewals),
             lost_expired: read(&self.lost_expired),
             lost_taken: read(&self.lost_taken),

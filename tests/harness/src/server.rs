@@ -738,7 +738,8 @@ fn answers(folder: &Path) -> bool {
 /// A port that nobody listens on, nor on that of a cluster's bus, which is 10,000 higher. Both are below the range that systems take outgoing
 /// ports from, so that they are still ours after a restart, and no server has a port that is another one's bus. No other test process gets it
 /// while this one runs: a client that still looks for a server that was killed here would find a server of another test there.
-pub(crate) fn free_port() -> u16 {
+#[must_use]
+pub fn free_port() -> u16 {
     const BUS: u16 = 10_000;
     static PORTS: Mutex<Ports> = Mutex::new(Ports::new());
     let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
