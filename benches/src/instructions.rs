@@ -1,7 +1,7 @@
 //! The client's instructions, allocations and system calls in a section without contention, which do not depend on what else the machine does.
 //!
 //! Callgrind needs a build in which `rustix` asks the C library for the time:
-//! `RUSTFLAGS="--cfg rustix_use_libc" cargo run --release --target-dir target/callgrind --bin bench -- instructions`.
+//! `RUSTFLAGS="--cfg rustix_use_libc" cargo run --release --target-dir target/callgrind -p lock-benches --bin bench -- instructions`.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Measurements against real servers that the bench starts itself: `cargo run --release --bin bench -- [scenario …] [--save]`.
+//! Measurements against real servers that the bench starts itself: `cargo run --release -p lock-benches --bin bench -- [scenario …] [--save]`.
 //!
 //! Without a scenario, all of them are run. Every one shows a table and, where the project has promised a figure, whether it was reached, and draws
 //! `benches/plots/<scenario>.svg`; `--save` also writes `benches/RESULTS.md`. `--smoke` runs as little as possible, to see that a scenario still works.

@@ -51,7 +51,7 @@ pub(crate) fn save(reports: &[Report]) -> Result {
             .iter()
             .filter_map(|(scenario, _)| Some((scenario, sections.get(*scenario)?)))
     };
-    let mut all = "# Last run\n\nWritten by `cargo run --release --bin bench -- --save`, which starts its own server; one scenario alone: \
+    let mut all = "# Last run\n\nWritten by `cargo run --release -p lock-benches --bin bench -- --save`, which starts its own server; one scenario alone: \
                    `-- <scenario> --save`.\n"
         .to_owned();
     // Every section has its verdicts; here they stand together.

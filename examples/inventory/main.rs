@@ -13,12 +13,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use lock_examples::Failure;
 use lock_runtime::{LockError, distributed_lock};
 use tokio::task::JoinSet;
 
-use report::Round;
+use report::{Round, Visit};
 use shelf::Shelf;
 
 const ITEMS: u64 = 3;
@@ -60,15 +59,17 @@ async fn buy(shelf: &Shelf, item_id: u64) -> Result<bool, ShopError> {
     Ok(true)
 }
 
-/// The same under the lock, and how long the buyer waited for it.
+/// The same under the lock.
 #[distributed_lock(key = "inventory:<item_id>", lease = 15, wait = 30)]
-async fn buy_locked(shelf: &Shelf, item_id: u64, came: Instant) -> Result<(bool, Duration), ShopError> {
+async fn buy_locked(shelf: &Shelf, item_id: u64, came: Instant) -> Result<Visit, ShopError> {
     let waited = came.elapsed();
-    Ok((buy(shelf, item_id).await?, waited))
+    let sold = buy(shelf, item_id).await?;
+    let inside = came.elapsed().saturating_sub(waited);
+    Ok(Visit { sold, waited, inside })
 }
 
 /// Some buyers, all at once.
-async fn play(shelf: Shelf, buyers: usize, locked: bool, progress: ProgressBar) -> Round {
+async fn play(shelf: Shelf, buyers: usize, locked: bool) -> Round {
     let shelf = Arc::new(shelf);
     let mut at_the_door = JoinSet::new();
     for buyer in 0..buyers {
@@ -78,43 +79,30 @@ async fn play(shelf: Shelf, buyers: usize, locked: bool, progress: ProgressBar) 
             if locked {
                 buy_locked(&shelf, item_id, Instant::now()).await
             } else {
-                buy(&shelf, item_id).await.map(|sold| (sold, Duration::ZERO))
+                buy(&shelf, item_id).await.map(Visit::without_waiting)
             }
         });
     }
     let mut round = Round::default();
     while let Some(left) = at_the_door.join_next().await {
         match left {
-            Ok(Ok((sold, waited))) => round.served(sold, waited),
+            Ok(Ok(visit)) => round.served(&visit),
             Ok(Err(ShopError::Lock(error))) => round.refused(&error),
             Ok(Err(ShopError::Shelf(error))) => round.failed(&error),
             Err(error) => round.failed(&error),
         }
-        progress.inc(1);
     }
-    progress.finish_and_clear();
     round
 }
 
-fn progress(what: &str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg:14} {wide_bar} {pos}/{len} buyers, {elapsed}");
-    // Nothing is drawn where the output is no terminal.
-    let progress = ProgressBar::new(BUYERS as u64).with_message(what.to_owned());
-    match style {
-        Ok(style) => progress.with_style(style),
-        Err(_) => progress,
-    }
-}
-
 /// A round in this process, on the embedded store.
-async fn embedded(locked: bool, what: &str) -> Round {
-    play(Shelf::in_memory(ITEMS, STOCK), BUYERS, locked, progress(what)).await
+async fn embedded(locked: bool) -> Round {
+    play(Shelf::in_memory(ITEMS, STOCK), BUYERS, locked).await
 }
 
 /// A round in several processes, on a real server.
-async fn on_server(url: &str, locked: bool, what: &str) -> Result<Round, Failure> {
+async fn on_server(url: &str, locked: bool) -> Result<Round, Failure> {
     Shelf::on_server(url).await?.fill(ITEMS, STOCK).await?;
-    let progress = progress(what);
     let mut children = JoinSet::new();
     for _ in 0..PROCESSES {
         let mut child = tokio::process::Command::new(env::current_exe()?);
@@ -126,21 +114,13 @@ async fn on_server(url: &str, locked: bool, what: &str) -> Result<Round, Failure
     while let Some(child) = children.join_next().await {
         let output = child??;
         round.merge(&Round::parse(&String::from_utf8_lossy(&output.stdout))?);
-        progress.inc((BUYERS / PROCESSES) as u64);
     }
-    progress.finish_and_clear();
     Ok(round)
 }
 
 /// One of the processes that [`on_server`] starts.
 async fn child(url: &str, locked: bool) -> Result<(), Failure> {
-    let round = play(
-        Shelf::on_server(url).await?,
-        BUYERS / PROCESSES,
-        locked,
-        ProgressBar::hidden(),
-    )
-    .await;
+    let round = play(Shelf::on_server(url).await?, BUYERS / PROCESSES, locked).await;
     lock_runtime::global()?.shutdown().await;
     println!("{round}");
     Ok(())
@@ -157,21 +137,19 @@ async fn main() -> Result<ExitCode, Failure> {
 
     let rounds = if let Some(url) = &url {
         println!("{BUYERS} buyers in {PROCESSES} processes, {ITEMS} items of {STOCK} pieces, on a server.\n");
-        [
-            on_server(url, false, "without a lock").await?,
-            on_server(url, true, "with the lock").await?,
-        ]
+        [on_server(url, false).await?, on_server(url, true).await?]
     } else {
         println!("{BUYERS} buyers, {ITEMS} items of {STOCK} pieces, on the embedded store.\n");
-        [
-            embedded(false, "without a lock").await,
-            embedded(true, "with the lock").await,
-        ]
+        [embedded(false).await, embedded(true).await]
     };
     let pieces = i64::try_from(ITEMS)? * STOCK;
-    println!("{}", report::table(&rounds, pieces));
+    report::show(&rounds, pieces);
     let [_, locked] = &rounds;
     if locked.is_exact(pieces) {
+        println!(
+            "{}",
+            locked.waits_are_of(u32::try_from(BUYERS)? / u32::try_from(ITEMS)?)
+        );
         return Ok(ExitCode::SUCCESS);
     }
     println!(

@@ -3,9 +3,27 @@
 use std::fmt;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
 use lock_examples::Failure;
 use lock_runtime::LockError;
+
+/// What one buyer had.
+pub(crate) struct Visit {
+    pub(crate) sold: bool,
+    /// How long the buyer waited for the lock.
+    pub(crate) waited: Duration,
+    /// How long the buyer had it.
+    pub(crate) inside: Duration,
+}
+
+impl Visit {
+    pub(crate) fn without_waiting(sold: bool) -> Self {
+        Self {
+            sold,
+            waited: Duration::ZERO,
+            inside: Duration::ZERO,
+        }
+    }
+}
 
 /// What became of the buyers of one round.
 #[derive(Default)]
@@ -15,12 +33,15 @@ pub(crate) struct Round {
     failures: Vec<String>,
     /// How long each buyer waited for the lock.
     waits: Vec<Duration>,
+    /// How long they had it, all together.
+    inside: Duration,
 }
 
 impl Round {
-    pub(crate) fn served(&mut self, sold: bool, waited: Duration) {
-        self.sold += i64::from(sold);
-        self.waits.push(waited);
+    pub(crate) fn served(&mut self, visit: &Visit) {
+        self.sold += i64::from(visit.sold);
+        self.waits.push(visit.waited);
+        self.inside += visit.inside;
     }
 
     pub(crate) fn refused(&mut self, error: &LockError) {
@@ -37,6 +58,7 @@ impl Round {
         self.lost += other.lost;
         self.failures.extend_from_slice(&other.failures);
         self.waits.extend_from_slice(&other.waits);
+        self.inside += other.inside;
     }
 
     pub(crate) fn sold(&self) -> i64 {
@@ -67,6 +89,18 @@ impl Round {
         waits.get(at).copied().unwrap_or_default()
     }
 
+    /// Says what the waits consist of, where this many buyers wanted each item.
+    pub(crate) fn waits_are_of(&self, each: u32) -> String {
+        let turns = u32::try_from(self.waits.len().max(1)).unwrap_or(u32::MAX);
+        let inside = self.inside / turns;
+        let in_front = inside * each.saturating_sub(1);
+        let lock = self.wait(1.0).saturating_sub(in_front) / each.max(1);
+        format!(
+            "A buyer waits for those in front, up to {} for the same item, {inside:.1?} each on average; handing the lock on took about {lock:.0?} more each time.",
+            each.saturating_sub(1)
+        )
+    }
+
     /// Reads what another process has written by `Display`.
     pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
         let mut round = Self::default();
@@ -75,6 +109,7 @@ impl Round {
                 Some(("sold", count)) => round.sold = count.parse()?,
                 Some(("lost", count)) => round.lost = count.parse()?,
                 Some(("wait", micros)) => round.waits.push(Duration::from_micros(micros.parse()?)),
+                Some(("inside", micros)) => round.inside = Duration::from_micros(micros.parse()?),
                 Some(("failure", text)) => round.failures.push(text.to_owned()),
                 _ => return Err(format!("a process of this example said {line:?}").into()),
             }
@@ -85,7 +120,13 @@ impl Round {
 
 impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sold {}\nlost {}", self.sold, self.lost)?;
+        write!(
+            f,
+            "sold {}\nlost {}\ninside {}",
+            self.sold,
+            self.lost,
+            self.inside.as_micros()
+        )?;
         for wait in &self.waits {
             write!(f, "\nwait {}", wait.as_micros())?;
         }
@@ -96,30 +137,26 @@ impl fmt::Display for Round {
     }
 }
 
-/// The two rounds side by side.
-pub(crate) fn table([unlocked, locked]: &[Round; 2], pieces: i64) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header(["", "in stock", "sold", "oversold", "wait p50", "wait p99", "lost locks"]);
-    let row = |name: &str, round: &Round, waits: [String; 2], lost: String| {
-        let [p50, p99] = waits;
-        let oversold = (round.sold - pieces).max(0);
-        [
-            name.to_owned(),
-            pieces.to_string(),
-            round.sold.to_string(),
-            oversold.to_string(),
-            p50,
-            p99,
-            lost,
-        ]
+/// Shows the two rounds side by side.
+pub(crate) fn show([unlocked, locked]: &[Round; 2], pieces: i64) {
+    let row = |cells: [&str; 7]| {
+        let [name, stock, sold, oversold, p50, p99, lost] = cells;
+        println!("| {name:14} | {stock:>8} | {sold:>4} | {oversold:>8} | {p50:>8} | {p99:>8} | {lost:>10} |");
     };
-    let none = || "-".to_owned();
-    table.add_row(row("without a lock", unlocked, [none(), none()], none()));
-    let waits = [0.50, 0.99].map(|share| format!("{:.1?}", locked.wait(share)));
-    table.add_row(row("with the lock", locked, waits, locked.lost.to_string()));
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+    row(["", "in stock", "sold", "oversold", "wait p50", "wait p99", "lost locks"]);
+    println!("|{:-<16}|{0:-<10}|{0:-<6}|{0:-<10}|{0:-<10}|{0:-<10}|{0:-<12}|", "");
+    let [stock, all, exact] = [pieces, unlocked.sold, locked.sold].map(|count| count.to_string());
+    let oversold = |round: &Round| (round.sold - pieces).max(0).to_string();
+    row(["without a lock", &stock, &all, &oversold(unlocked), "-", "-", "-"]);
+    let [p50, p99] = [0.50, 0.99].map(|share| format!("{:.1?}", locked.wait(share)));
+    row([
+        "with the lock",
+        &stock,
+        &exact,
+        &oversold(locked),
+        &p50,
+        &p99,
+        &locked.lost.to_string(),
+    ]);
+    println!();
 }

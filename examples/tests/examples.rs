@@ -332,7 +332,7 @@ fn an_order_is_picked_under_all_its_locks_and_put_back_if_they_are_lost() {
 /// A process of the web example, and its address.
 async fn web(server: &Server, work: &str) -> (Child, String) {
     serve(
-        children::Builder::new(env!("CARGO_BIN_EXE_web"))
+        children::Builder::new(example("web"))
             .env("REDIS_URL", server.url())
             .env("WORK_MS", work),
     )

@@ -103,7 +103,9 @@ impl Prometheus {
 
     /// Returns whether a query finds a number.
     async fn answers(&self, query: &str) -> bool {
-        let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let encoded = query
+            .bytes()
+            .fold(String::new(), |text, byte| text + &format!("%{byte:02x}"));
         let Some(data) = self.data(&format!("/api/v1/query?query={encoded}")).await else {
             return false;
         };

@@ -1,6 +1,6 @@
 //! An axum service whose handlers are protected by the attribute. Handlers keep their exact signature.
 //!
-//! `cargo run --bin web` serves on the embedded store; `REDIS_URL` names a real one, and then any number of processes exclude each
+//! `cargo run --example web` serves on the embedded store; `REDIS_URL` names a real one, and then any number of processes exclude each
 //! other. `BIND` names the address, `127.0.0.1:3000` unless set.
 //!
 //! ```text

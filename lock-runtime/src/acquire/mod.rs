@@ -122,9 +122,12 @@ async fn acquire_leading(
 
 /// Counts a call that has failed because of the store.
 fn count_failure(manager: &Shared, site: CallSite, error: Option<&LockError>) {
-    if let Some(error @ (LockError::Store { .. } | LockError::TooFewReplicas { .. })) = error {
-        manager.stats.count(Event::StoreFailure(error.kind()), site);
-    }
+    let event = match error {
+        Some(LockError::Store { .. }) => Event::StoreFailed,
+        Some(LockError::TooFewReplicas { .. }) => Event::TooFewReplicas,
+        _ => return,
+    };
+    manager.stats.count(event, site);
 }
 
 /// Re-enters a lock that the call tree holds.

@@ -94,7 +94,8 @@ pub(crate) fn count(event: Event, site: CallSite) {
     let key = || label(site);
     match event {
         Event::Busy => counter!(BUSY, "key" => key()).increment(1),
-        Event::StoreFailure(kind) => counter!(STORE_FAILURES, "key" => key(), "kind" => kind).increment(1),
+        Event::StoreFailed => counter!(STORE_FAILURES, "key" => key(), "kind" => "store").increment(1),
+        Event::TooFewReplicas => counter!(STORE_FAILURES, "key" => key(), "kind" => "too_few_replicas").increment(1),
         Event::Overrun => counter!(OVERRUNS, "key" => key()).increment(1),
         Event::Ended(EndCause::Hung) => counter!(HUNG, "key" => key()).increment(1),
         Event::Ended(EndCause::Lost(reason)) => {

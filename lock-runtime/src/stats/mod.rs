@@ -100,9 +100,10 @@ pub(crate) enum Event {
     /// A call received the result of another one.
     Coalesced,
     Busy,
-    /// A call failed because of the store before its body began, with an error of this
-    /// [kind](crate::LockError::kind).
-    StoreFailure(&'static str),
+    /// A call failed before its body began, since the store did not answer or refused.
+    StoreFailed,
+    /// A call failed before its body began, since too few replicas had its lock.
+    TooFewReplicas,
     /// A release that no call waited for failed.
     Unconfirmed,
     /// A poll of a body ended after the deadline.
@@ -153,7 +154,7 @@ impl Counters {
             Event::Passed => &self.passed,
             Event::Coalesced => &self.coalesced,
             Event::Busy => &self.busy,
-            Event::StoreFailure(_) => &self.store_failures,
+            Event::StoreFailed | Event::TooFewReplicas => &self.store_failures,
             Event::Unconfirmed => &self.unconfirmed,
             Event::Overrun => &self.overruns,
             Event::Ended(EndCause::Lost(LostReason::Expired)) => &self.lost_expired,
