@@ -4,9 +4,12 @@ use std::path::Path;
 use std::{env, fs};
 
 const PACKAGE: &str = "lock-runtime";
+/// The package that re-exports all of the runtime.
+const FACADE: &str = "distributed-locks";
 
-/// Returns the name of the runtime in the crate that is being compiled, if its Cargo.toml renames
-/// it: `locks = { package = "lock-runtime", … }`, there or, if the crate inherits `locks`, in its
+/// Returns the name of the runtime in the crate that is being compiled, if it is another one than
+/// `lock_runtime`: that of the facade, or the one that Cargo.toml gives either of them,
+/// `locks = { package = "lock-runtime", … }`, there or, if the crate inherits `locks`, in its
 /// workspace's Cargo.toml.
 // Read without a TOML parser: a name that is not found is assumed to be the usual one, and the
 // argument `crate` covers all other cases.
@@ -32,6 +35,9 @@ fn renamed_at(folder: &Path, read: impl Fn(&Path) -> Option<String>) -> Option<S
     let identifier = |name: &str| name.replace('-', "_");
     if let Some(name) = names(Says::Runtime).next() {
         return Some(identifier(name));
+    }
+    if manifest.dependencies.iter().any(|(name, _)| *name == FACADE) {
+        return Some(identifier(FACADE));
     }
     names(Says::Inherited).next()?;
     let root = workspace(folder, &manifest, &read);
@@ -133,7 +139,7 @@ impl Says {
             let mut fields = value.split(['{', ',']).filter(|_| key.is_empty());
             fields.find_map(|field| field.trim().strip_prefix(name)?.trim_start().strip_prefix('='))
         };
-        if field("package").is_some_and(|package| quoted(package) == Some(PACKAGE)) {
+        if field("package").is_some_and(|package| matches!(quoted(package), Some(PACKAGE | FACADE))) {
             Self::Runtime
         } else if field("workspace").is_some_and(|is| is.trim().starts_with("true")) {
             Self::Inherited
@@ -193,6 +199,16 @@ mod tests {
                 "[dev-dependencies]\nlocks = { package = \"lock-runtime\" }",
                 Some("locks"),
             ),
+            ("[dependencies]\ndistributed-locks = \"1\"", Some("distributed_locks")),
+            (
+                "[dependencies]\ndistributed-locks.workspace = true",
+                Some("distributed_locks"),
+            ),
+            (
+                "[dependencies]\nlocks = { package = \"distributed-locks\", version = \"1\" }",
+                Some("locks"),
+            ),
+            ("[dependencies]\ndistributed-locks = \"1\"\nlock-runtime = \"1\"", None),
             ("[dependencies]\nlock-runtime = \"1\"", None),
             ("[dependencies]\nlock-runtime.workspace = true", None),
             ("[dependencies.lock-runtime]\nversion = \"1\"", None),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_runtime::{current, distributed_lock, LockError, LockManager};
+use distributed_locks::{current, distributed_lock, LockError, LockManager};
 use tracing::instrument;
 
 /// An application's error.
@@ -97,7 +97,7 @@ pub async fn one_line(id: u64) -> Shop<u64> { ready(Ok(id)).await }
     fencing,
     fair,
     release = pipelined,
-    crate = ::lock_runtime
+    crate = ::distributed_locks
 )]
 pub async fn all_arguments(id: u64) -> Shop<u64> {
     let Some(held) = current() else {
