@@ -41,7 +41,7 @@ async fn main() -> Result<(), Failure> {
     for made in [one, two, three, four] {
         println!("{}", made?);
     }
-    println!("{timeline}");
+    timeline.show()?;
     lock_runtime::global()?.shutdown().await;
     Ok(())
 }

@@ -45,7 +45,7 @@ async fn main() -> Result<(), Failure> {
     };
     let (hung, one, two) = tokio::join!(first, call("next", 1), call("after it", 2));
     one.and(two)?;
-    println!("{timeline}");
+    timeline.show()?;
     if let Err(error) = hung {
         println!("the first one: {error}");
     }

@@ -39,7 +39,7 @@ async fn main() -> Result<(), Failure> {
     for ended in [one, two, three, four] {
         ended?;
     }
-    println!("{timeline}");
+    timeline.show()?;
     lock_runtime::global()?.shutdown().await;
     Ok(())
 }

@@ -67,7 +67,7 @@ async fn main() -> Result<(), Failure> {
     for ended in [one, two, write, three, four] {
         ended?;
     }
-    println!("{timeline}");
+    timeline.show()?;
     lock_runtime::global()?.shutdown().await;
     Ok(())
 }

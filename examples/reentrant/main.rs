@@ -40,7 +40,7 @@ async fn main() -> Result<(), Failure> {
     };
     let (one, two) = tokio::join!(call("call 1"), call("call 2"));
     one.and(two)?;
-    println!("{timeline}");
+    timeline.show()?;
     lock_runtime::global()?.shutdown().await;
     Ok(())
 }

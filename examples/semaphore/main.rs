@@ -38,7 +38,7 @@ async fn main() -> Result<(), Failure> {
     for ended in [one, two, three, four, five] {
         ended?;
     }
-    println!("{timeline}");
+    timeline.show()?;
     lock_runtime::global()?.shutdown().await;
     Ok(())
 }

@@ -1,12 +1,16 @@
 //! Code that the examples share: a timeline of the callers that waited for a lock and held it, and
 //! the error of `main`.
 
+pub mod svg;
+
 use std::error::Error;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
+
+use crate::svg::{Doing, Picture};
 
 /// What ends an example's `main`. It is shown as text: what `main` returns is printed by `Debug`, which for most errors is not made to
 /// be read.
@@ -71,6 +75,35 @@ impl Timeline {
             note(visit, now);
         }
         self.changed.notify_waiters();
+    }
+
+    /// Prints the timeline, and writes it into the SVG file that `TIMELINE_SVG` names, under the title `TIMELINE_TITLE`.
+    ///
+    /// # Errors
+    /// Those of writing the file.
+    pub fn show(&self) -> Result<(), Failure> {
+        println!("{self}");
+        if let Ok(path) = std::env::var("TIMELINE_SVG") {
+            std::fs::write(path, self.picture(&std::env::var("TIMELINE_TITLE")?).svg())?;
+        }
+        Ok(())
+    }
+
+    fn picture(&self, title: &str) -> Picture {
+        let end = self.start.elapsed();
+        let mut picture = Picture::new(title, end);
+        for visit in self.visits().iter() {
+            let left = visit.left.unwrap_or(end);
+            let entered = visit.entered.unwrap_or(left);
+            let mut spans = vec![(visit.asked, entered, Doing::Waits)];
+            if visit.entered.is_some() {
+                spans.push((entered, left, Doing::Inside));
+            }
+            picture.row(&visit.who, spans);
+        }
+        picture.legend(Doing::Waits, "waits");
+        picture.legend(Doing::Inside, "is inside");
+        picture
     }
 
     /// Somebody asks for the lock.
@@ -180,3 +213,16 @@ impl fmt::Display for Timeline {
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
+
+/// So do those of the book.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../../docs/start.md")]
+    struct Start;
+    #[doc = include_str!("../../docs/fencing.md")]
+    struct Fencing;
+    #[doc = include_str!("../../docs/jobs.md")]
+    struct Jobs;
+    #[doc = include_str!("../../docs/web.md")]
+    struct Web;
+}

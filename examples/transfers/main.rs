@@ -37,7 +37,7 @@ async fn main() -> Result<(), Failure> {
     for ended in [one, two, three, four] {
         ended?;
     }
-    println!("{timeline}");
+    timeline.show()?;
     lock_runtime::global()?.shutdown().await;
     Ok(())
 }
