@@ -385,6 +385,26 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets the name that each connection of the manager has at the server, where `CLIENT LIST` shows it.
+    /// Defaults to `lock-runtime:<host>:<pid>`, with the same host and process as the [`Holder`](crate::Holder)s
+    /// of its locks. With an empty name, a connection has none.
+    ///
+    /// It is set by the `HELLO` that begins each connection, to sentinels and to the nodes of a cluster as well,
+    /// and needs no permission. [`build`](Self::build) refuses a name with a space, a line break or a character
+    /// that is not ASCII, which a server refuses.
+    ///
+    /// ```
+    /// # use lock_runtime::LockManager;
+    /// let locks = LockManager::builder("redis://cache.example").client_name("shop:web-1");
+    /// assert!(locks.build().is_ok());
+    /// let refused = LockManager::builder("redis://cache.example").client_name("web 1").build();
+    /// assert!(refused.unwrap_err().to_string().contains("\"web 1\""));
+    /// ```
+    pub fn client_name(mut self, name: impl AsRef<str>) -> Self {
+        self.redis.set_client_name(name.as_ref());
+        self
+    }
+
     /// Sets the time for which [`shutdown`](LockManager::shutdown) lets bodies run on. Defaults to
     /// 10 s.
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
@@ -461,8 +481,8 @@ impl LockManagerBuilder {
     /// [`ConfigError::Url`] when the URL or a certificate is not understood, when the URL names another
     /// [`prefix`](Self::prefix) than the one set, or when `legacy_setnx` is set for a store other than a Redis
     /// server.
-    /// [`ConfigError::Settings`] when no lock can be taken with the [`defaults`](Self::defaults), or the lock
-    /// thread cannot be started.
+    /// [`ConfigError::Settings`] when no lock can be taken with the [`defaults`](Self::defaults), when a server
+    /// refuses the [`client_name`](Self::client_name), or when the lock thread cannot be started.
     pub fn build(mut self) -> Result<LockManager, ConfigError> {
         let url = url::without_password(&self.url);
         let prefix = self.take_prefix().map_err(|problem| ConfigError::Url {
@@ -475,6 +495,11 @@ impl LockManagerBuilder {
         self.defaults.check_alone().map_err(|problem| of_defaults(&problem))?;
         self.check_defaults_of_store()
             .map_err(|problem| of_defaults(&problem))?;
+        self.redis
+            .check_client_name()
+            .map_err(|problem| ConfigError::Settings {
+                problem: problem.into(),
+            })?;
         if let Err(error) = self.host.start() {
             let advice = self.host.advice_to_start();
             let problem = format!("the lock thread of the manager for `{url}` cannot be started: {error}; {advice}");
