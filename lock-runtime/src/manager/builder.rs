@@ -12,7 +12,7 @@ use crate::acquire::{Observer, Shared};
 use crate::error::ConfigError;
 use crate::hold::upkeep::Pace;
 use crate::hold::{Backend, HandoverLimits, LockOptions};
-use crate::host::{Backoff, Clock, Host};
+use crate::host::{self, Backoff, Clock, Host};
 use crate::key::CallSite;
 use crate::manager::url;
 use crate::manager::{LockManager, LockRequest};
@@ -31,6 +31,12 @@ use crate::store::{LeaveFree, LockStore, StoreError};
 
 /// The prefix of all keys, unless another one is given.
 const DEFAULT_PREFIX: &str = "dist_lock:";
+
+/// For how long a contended lock is left free, unless another time is given.
+pub(super) const LEAVE_FREE_PAUSE: Duration = Duration::from_millis(12);
+
+/// The time after which that is due.
+pub(super) const LEAVE_FREE_EVERY: Duration = Duration::from_millis(900);
 
 /// Builds a [`LockManager`]. Created by [`LockManager::builder`].
 ///
@@ -97,8 +103,8 @@ impl LockManagerBuilder {
             shutdown_grace: Duration::from_secs(10),
             handover: HandoverLimits::default(),
             leave_free: Some(LeaveFree {
-                pause: Duration::from_millis(12),
-                every: Duration::from_millis(900),
+                pause: LEAVE_FREE_PAUSE,
+                every: LEAVE_FREE_EVERY,
                 is_due: false,
             }),
             #[cfg(feature = "legacy-setnx")]
@@ -526,6 +532,52 @@ impl LockManagerBuilder {
             self.shutdown_grace,
             self.observer,
         ))))
+    }
+
+    /// Builds the manager, connects it and checks it, as [`LockManager::connect`] does for a URL alone.
+    ///
+    /// ```
+    /// # use lock_runtime::LockManager;
+    /// # use std::time::Duration;
+    /// # async fn example() -> Result<(), lock_runtime::ConfigError> {
+    /// let locks = LockManager::builder("memory://").default_wait(Duration::from_secs(2)).connect().await?;
+    /// lock_runtime::init_with(locks)?;
+    /// # Ok(())
+    /// # }
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`build`](Self::build), and of [`check_connection`](LockManager::check_connection).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, no manager is created, and its connection is closed.
+    pub async fn connect(self) -> Result<LockManager, ConfigError> {
+        host::take_part().await;
+        let manager = self.build()?;
+        manager.check_connection().await?;
+        manager.warn_of_setup().await;
+        Ok(manager)
+    }
+
+    /// Returns all settings but the URL, for tests.
+    #[cfg(test)]
+    #[allow(unused_mut)]
+    pub(super) fn all_settings(&self) -> String {
+        let mut shown = format!(
+            "prefix: {:?}, {:?}, {:?}, {:?}, longest_lease: {:?}, shutdown_grace: {:?}, leave_free: {:?}, {}",
+            self.prefix,
+            self.defaults,
+            self.backoff,
+            self.handover,
+            self.longest_lease,
+            self.shutdown_grace,
+            self.leave_free,
+            self.redis.all(),
+        );
+        #[cfg(feature = "legacy-setnx")]
+        shown.extend([", legacy_setnx: ".to_owned(), self.legacy_setnx.to_string()]);
+        shown
     }
 
     /// Takes the prefix of all keys out of the URL, or the one that was set.

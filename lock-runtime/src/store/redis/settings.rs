@@ -63,6 +63,25 @@ impl RedisSettings {
         }
     }
 
+    /// Returns what is set, for tests.
+    #[cfg(test)]
+    #[allow(unused_mut)]
+    pub(crate) fn all(&self) -> String {
+        let mut shown = format!(
+            "{:?}, skew: {:?}, client_name: {:?}, files: {:?}",
+            self.time_outs,
+            self.skew,
+            self.client_name,
+            self.credentials.paths()
+        );
+        #[cfg(feature = "tls")]
+        shown.extend([
+            format!(", root_certificate: {}", self.root_certificate.is_some()),
+            format!(", client_certificate: {}", self.client_certificate.is_some()),
+        ]);
+        shown
+    }
+
     /// Makes the server one of several masters, which gives no lock while it may have forgotten one. No
     /// lock may have a time to live longer than this.
     pub(crate) fn set_longest_lease(&mut self, longest_lease: Duration) {
