@@ -362,6 +362,27 @@ mod tests {
         assert_eq!(locks.prefix(), "bank:");
     }
 
+    /// In a child, since a process cannot safely change its own variables.
+    #[test]
+    fn the_variables_of_the_process_are_read() {
+        const PREFIX: &str = "of-the-child:";
+        if std::env::var("LOCK_PREFIX").as_deref() == Ok(PREFIX) {
+            let locks = Config::from_env().unwrap().builder().unwrap().build().unwrap();
+            assert_eq!(locks.prefix(), PREFIX);
+            return;
+        }
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "manager::config::tests::the_variables_of_the_process_are_read",
+            ])
+            .envs([("LOCK_URL", "memory://"), ("LOCK_PREFIX", PREFIX), ("LOCK_KEY", "k")])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    }
+
     #[test]
     fn a_wrong_value_is_refused_with_its_variable_and_what_is_allowed() {
         for (name, value, said) in [
