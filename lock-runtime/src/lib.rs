@@ -41,6 +41,7 @@
 //! | `tls` | `rediss://`, `valkeys://`, `rediss+sentinel://`, `rediss+cluster://` and `redlocks://`, by rustls |
 //! | `axum` | `IntoResponse` for [`LockError`]: 423 with `Retry-After` for a busy lock, 424 where the request may have been carried out in part, 503, 400 or 500 |
 //! | `metrics` | counters, gauges and histograms by the crate `metrics`, labelled with the key's template |
+//! | `serde` | `Deserialize` for [`Config`]; `Serialize` for [`Stats`], [`Health`], [`LockInfo`] and what they consist of |
 //! | `legacy-setnx` | `LockManagerBuilder::legacy_setnx`: locks shared with services that use the pattern from before Redis 2.6.12 |
 //! | `custom-store` | the module `store` and `LockManagerBuilder::store`: for authors of stores, and for managers that share a store |
 //! | `testing` | the module `testing`: locks for unit tests that another host holds, that are lost, or whose store is out of reach. For `[dev-dependencies]` |
@@ -98,6 +99,7 @@ pub use host::world;
 pub use host::{Backoff, clock};
 pub use key::{KeyProblem, MAX_KEY_LEN, MAX_KEYS};
 pub use lock_macros::distributed_lock;
+pub use manager::config::Config;
 pub use manager::global::{global, init, init_with};
 pub use manager::{LockManager, LockManagerBuilder, LockRequest, QuorumMaster};
 pub use stats::Stats;

@@ -47,6 +47,52 @@ async fn refused(url: &str) -> String {
     chain(&error)
 }
 
+/// `HELLO` names it, which every user may send.
+#[tokio::test]
+async fn every_connection_has_its_name_at_the_server_and_needs_no_permission_for_it() {
+    let server = Server::start();
+    let url = allow(&server, "app", &all());
+    let names = || {
+        let clients: String = server.ask(&["CLIENT", "LIST"]);
+        let clients = clients.lines().filter(|client| client.contains(" user=app "));
+        let name = |client: &str| {
+            client
+                .split(' ')
+                .find_map(|field| field.strip_prefix("name="))
+                .map(str::to_owned)
+        };
+        clients.map(|client| name(client).unwrap()).collect::<Vec<_>>()
+    };
+    for (given, expected) in [
+        (None, None),
+        (Some("shop:web-1"), Some("shop:web-1")),
+        (Some(""), Some("")),
+    ] {
+        let mut builder = LockManager::builder(&url);
+        if let Some(given) = given {
+            builder = builder.client_name(given);
+        }
+        let locks = patient(builder).await;
+        let held = locks.lock("k").acquire().await.unwrap();
+        let waiting = tokio::spawn(locks.lock("k").wait(PATIENCE).acquire());
+        let holder = locks.inspect("k").await.unwrap().unwrap().holders[0].holder.clone();
+        let of_process = format!("lock-runtime:{}:{}", holder.host().unwrap(), holder.pid().unwrap());
+        let expected = expected.unwrap_or(&of_process);
+        // Commands, and renewals with messages.
+        eventually("all connections to have the name", || async {
+            let names = names();
+            names.len() >= 2 && names.iter().all(|name| name == expected)
+        })
+        .await;
+        held.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+        locks.shutdown().await;
+        drop(locks);
+        server.cmd(&["CLIENT", "KILL", "USER", "app"]);
+    }
+    assert_eq!(denied(&server), []);
+}
+
 #[tokio::test]
 async fn the_permissions_that_the_documents_list_are_enough_and_each_of_the_first_line_is_needed() {
     let server = Server::start();

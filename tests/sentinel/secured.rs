@@ -218,8 +218,10 @@ async fn the_permissions_of_the_sentinels_user_that_the_documents_list_are_enoug
     };
     let listens = || {
         let all: String = sentinel.ask(&["CLIENT", "LIST"]);
-        all.lines()
-            .any(|client| client.contains("user=app") && client.contains(" sub=2 "))
+        all.lines().any(|client| {
+            let is_named = client.contains("name=lock-runtime:");
+            is_named && client.contains("user=app") && client.contains(" sub=2 ")
+        })
     };
     allow(&rules);
     let locks = builder(&url).build().unwrap();

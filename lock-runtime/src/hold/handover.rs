@@ -42,6 +42,11 @@ impl HandoverLimits {
         Self { passes, time }
     }
 
+    /// Returns one with these values, where they are given.
+    pub(crate) fn with(self, passes: Option<u32>, time: Option<Duration>) -> Self {
+        Self::new(passes.unwrap_or(self.passes), time.unwrap_or(self.time))
+    }
+
     /// Returns `true` if a lock that was passed on `passes` times within `time` may pass once more.
     pub(super) fn allows(self, passes: u32, time: Duration) -> bool {
         passes < self.passes && time < self.time

@@ -22,6 +22,11 @@ impl Backoff {
         Self { base, ceiling }
     }
 
+    /// Returns one with these values, where they are given.
+    pub(crate) fn with(self, base: Option<Duration>, ceiling: Option<Duration>) -> Self {
+        Self::new(base.unwrap_or(self.base), ceiling.unwrap_or(self.ceiling))
+    }
+
     /// Returns the pause before the next attempt, after `failures` failed ones.
     pub(crate) fn pause(&self, host: &Host, failures: u32) -> Duration {
         let step = self

@@ -21,6 +21,7 @@ pub mod world;
 
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -499,6 +500,11 @@ pub(crate) fn read_file(path: Arc<Path>) -> io::Result<FileAnswer> {
             drop(answer.send(Some(text.map_err(|error| (error.kind(), error.to_string().into())))));
         })?;
     Ok(read)
+}
+
+/// Returns the environment variables of this process.
+pub(crate) fn environment() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os()
 }
 
 /// The text of a file, or the error and its text.

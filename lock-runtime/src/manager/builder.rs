@@ -12,7 +12,7 @@ use crate::acquire::{Observer, Shared};
 use crate::error::ConfigError;
 use crate::hold::upkeep::Pace;
 use crate::hold::{Backend, HandoverLimits, LockOptions};
-use crate::host::{Backoff, Clock, Host};
+use crate::host::{self, Backoff, Clock, Host};
 use crate::key::CallSite;
 use crate::manager::url;
 use crate::manager::{LockManager, LockRequest};
@@ -31,6 +31,12 @@ use crate::store::{LeaveFree, LockStore, StoreError};
 
 /// The prefix of all keys, unless another one is given.
 const DEFAULT_PREFIX: &str = "dist_lock:";
+
+/// For how long a contended lock is left free, unless another time is given.
+pub(super) const LEAVE_FREE_PAUSE: Duration = Duration::from_millis(12);
+
+/// The time after which that is due.
+pub(super) const LEAVE_FREE_EVERY: Duration = Duration::from_millis(900);
 
 /// Builds a [`LockManager`]. Created by [`LockManager::builder`].
 ///
@@ -97,8 +103,8 @@ impl LockManagerBuilder {
             shutdown_grace: Duration::from_secs(10),
             handover: HandoverLimits::default(),
             leave_free: Some(LeaveFree {
-                pause: Duration::from_millis(12),
-                every: Duration::from_millis(900),
+                pause: LEAVE_FREE_PAUSE,
+                every: LEAVE_FREE_EVERY,
                 is_due: false,
             }),
             #[cfg(feature = "legacy-setnx")]
@@ -385,6 +391,26 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets the name that each connection of the manager has at the server, where `CLIENT LIST` shows it.
+    /// Defaults to `lock-runtime:<host>:<pid>`, with the same host and process as the [`Holder`](crate::Holder)s
+    /// of its locks. With an empty name, a connection has none.
+    ///
+    /// It is set by the `HELLO` that begins each connection, to sentinels and to the nodes of a cluster as well,
+    /// and needs no permission. [`build`](Self::build) refuses a name with a space, a line break or a character
+    /// that is not ASCII, which a server refuses.
+    ///
+    /// ```
+    /// # use lock_runtime::LockManager;
+    /// let locks = LockManager::builder("redis://cache.example").client_name("shop:web-1");
+    /// assert!(locks.build().is_ok());
+    /// let refused = LockManager::builder("redis://cache.example").client_name("web 1").build();
+    /// assert!(refused.unwrap_err().to_string().contains("\"web 1\""));
+    /// ```
+    pub fn client_name(mut self, name: impl AsRef<str>) -> Self {
+        self.redis.set_client_name(name.as_ref());
+        self
+    }
+
     /// Sets the time for which [`shutdown`](LockManager::shutdown) lets bodies run on. Defaults to
     /// 10 s.
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
@@ -461,8 +487,8 @@ impl LockManagerBuilder {
     /// [`ConfigError::Url`] when the URL or a certificate is not understood, when the URL names another
     /// [`prefix`](Self::prefix) than the one set, or when `legacy_setnx` is set for a store other than a Redis
     /// server.
-    /// [`ConfigError::Settings`] when no lock can be taken with the [`defaults`](Self::defaults), or the lock
-    /// thread cannot be started.
+    /// [`ConfigError::Settings`] when no lock can be taken with the [`defaults`](Self::defaults), when a server
+    /// refuses the [`client_name`](Self::client_name), or when the lock thread cannot be started.
     pub fn build(mut self) -> Result<LockManager, ConfigError> {
         let url = url::without_password(&self.url);
         let prefix = self.take_prefix().map_err(|problem| ConfigError::Url {
@@ -475,6 +501,11 @@ impl LockManagerBuilder {
         self.defaults.check_alone().map_err(|problem| of_defaults(&problem))?;
         self.check_defaults_of_store()
             .map_err(|problem| of_defaults(&problem))?;
+        self.redis
+            .check_client_name()
+            .map_err(|problem| ConfigError::Settings {
+                problem: problem.into(),
+            })?;
         if let Err(error) = self.host.start() {
             let advice = self.host.advice_to_start();
             let problem = format!("the lock thread of the manager for `{url}` cannot be started: {error}; {advice}");
@@ -501,6 +532,52 @@ impl LockManagerBuilder {
             self.shutdown_grace,
             self.observer,
         ))))
+    }
+
+    /// Builds the manager, connects it and checks it, as [`LockManager::connect`] does for a URL alone.
+    ///
+    /// ```
+    /// # use lock_runtime::LockManager;
+    /// # use std::time::Duration;
+    /// # async fn example() -> Result<(), lock_runtime::ConfigError> {
+    /// let locks = LockManager::builder("memory://").default_wait(Duration::from_secs(2)).connect().await?;
+    /// lock_runtime::init_with(locks)?;
+    /// # Ok(())
+    /// # }
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`build`](Self::build), and of [`check_connection`](LockManager::check_connection).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, no manager is created, and its connection is closed.
+    pub async fn connect(self) -> Result<LockManager, ConfigError> {
+        host::take_part().await;
+        let manager = self.build()?;
+        manager.check_connection().await?;
+        manager.warn_of_setup().await;
+        Ok(manager)
+    }
+
+    /// Returns all settings but the URL, for tests.
+    #[cfg(test)]
+    #[allow(unused_mut)]
+    pub(super) fn all_settings(&self) -> String {
+        let mut shown = format!(
+            "prefix: {:?}, {:?}, {:?}, {:?}, longest_lease: {:?}, shutdown_grace: {:?}, leave_free: {:?}, {}",
+            self.prefix,
+            self.defaults,
+            self.backoff,
+            self.handover,
+            self.longest_lease,
+            self.shutdown_grace,
+            self.leave_free,
+            self.redis.all(),
+        );
+        #[cfg(feature = "legacy-setnx")]
+        shown.extend([", legacy_setnx: ".to_owned(), self.legacy_setnx.to_string()]);
+        shown
     }
 
     /// Takes the prefix of all keys out of the URL, or the one that was set.

@@ -1,6 +1,7 @@
 //! The manager: a store, its settings, and the locks taken through it.
 
 mod builder;
+pub(crate) mod config;
 pub(crate) mod global;
 mod operators;
 mod request;
@@ -70,11 +71,7 @@ impl LockManager {
     /// # Cancel safety
     /// If the future is dropped, no manager is created, and its connection is closed.
     pub async fn connect(url: &str) -> Result<Self, ConfigError> {
-        host::take_part().await;
-        let manager = Self::builder(url).build()?;
-        manager.check_connection().await?;
-        manager.warn_of_setup().await;
-        Ok(manager)
+        Self::builder(url).connect().await
     }
 
     /// Returns a builder for a manager with other settings than the defaults.

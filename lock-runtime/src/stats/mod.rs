@@ -2,7 +2,10 @@
 
 #[cfg_attr(not(feature = "metrics"), path = "no_metrics.rs")]
 pub(crate) mod metrics;
+#[cfg(feature = "serde")]
+mod serialize;
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -67,6 +70,38 @@ pub struct Stats {
     /// the next holder. A [fencing token](crate::HeldLock::fencing_token) protects data against
     /// that.
     pub overruns: u64,
+}
+
+impl Stats {
+    /// Returns all but the time, each with its name.
+    fn numbers(&self) -> [(&'static str, u64); 15] {
+        macro_rules! named {
+            ($($field:ident)*) => { [$((stringify!($field), self.$field)),*] };
+        }
+        named!(
+            held waiting acquired passed coalesced busy store_failures renewals lost_expired lost_taken lost_deleted
+            lost_unreachable unconfirmed hung overruns
+        )
+    }
+}
+
+/// Writes one line for a log, `waited=1.5s held=1 waiting=0 …`, with each field's name.
+///
+/// ```
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = lock_runtime::LockManager::connect("memory://").await?;
+/// locks.lock("k").acquire().await?.release().await?;
+/// assert!(locks.stats().to_string().contains(" held=0 waiting=0 acquired=1 "));
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+/// ```
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "waited={:?}", self.waited)?;
+        let mut numbers = self.numbers().into_iter();
+        numbers.try_for_each(|(name, number)| write!(f, " {name}={number}"))
+    }
 }
 
 /// The counters and gauges of a manager.

@@ -1,5 +1,6 @@
 //! Snapshots of locks, for operators.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::store::holder::Holder;
@@ -113,6 +114,61 @@ impl LockInfo {
     }
 }
 
+/// Writes one line for a log: the key, the mode, the holders with the rest of their leases, and the number of
+/// waiters. Control characters, which another client's value may have, are escaped.
+///
+/// ```
+/// # use lock_runtime::LockManager;
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = LockManager::connect("memory://").await?;
+/// let held = locks.lock("inventory:7").acquire().await?;
+/// // inventory:7: exclusive, held by web-1, pid 17 (29.9s left); 0 waiting
+/// let info = locks.inspect("inventory:7").await?.ok_or("free")?;
+/// assert!(info.to_string().starts_with("inventory:7: exclusive, held by "));
+/// held.release().await?;
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+/// ```
+impl fmt::Display for LockInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_line(f, &self.key)?;
+        match self.mode() {
+            None => f.write_str(": free")?,
+            Some(mode) => write!(f, ": {mode}")?,
+        }
+        for (at, HolderInfo { holder, remaining }) in self.holders.iter().enumerate() {
+            f.write_str(if at == 0 { ", held by " } else { " and " })?;
+            write_line(f, &holder.to_string())?;
+            match remaining {
+                Some(remaining) => write!(f, " ({remaining:.1?} left)")?,
+                None => f.write_str(" (without expiry)")?,
+            }
+        }
+        write!(f, "; {} waiting", self.waiters)?;
+        if let Some(fence) = self.fence {
+            write!(f, "; fence {fence}")?;
+        }
+        if !self.masters.is_empty() {
+            let answered = self.masters.iter().filter(|master| master.error.is_none()).count();
+            write!(f, "; {answered} of {} masters have answered", self.masters.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a text with its control characters escaped.
+fn write_line(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    for c in text.chars() {
+        if c.is_control() {
+            write!(f, "{}", c.escape_default())?;
+        } else {
+            fmt::Write::write_char(f, c)?;
+        }
+    }
+    Ok(())
+}
+
 /// A part of the answer to [`LockStore::list`](crate::store::LockStore::list).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockPage {
@@ -142,6 +198,27 @@ mod tests {
             info.add(Holder::of(*value), None);
         }
         info
+    }
+
+    #[test]
+    fn a_lock_is_shown_in_one_line() {
+        let token = "0123456789abcdef0123456789abcdef";
+        let mut shown = info(&[]);
+        assert_eq!(shown.to_string(), "k: free; 0 waiting");
+        shown.add(
+            Holder::of(format!("r:{token}:web-1:17:shop::f")),
+            Some(Duration::from_millis(12_345)),
+        );
+        shown.add(Holder::of("foreign\nvalue"), None);
+        shown.waiters = 2;
+        shown.fence = Some(FencingToken::new(7));
+        shown.masters = vec![MasterInfo::of("one"), MasterInfo::of("two")];
+        shown.masters[1].error = Some("no answer".into());
+        assert_eq!(
+            shown.to_string(),
+            "k: read, held by web-1, pid 17, shop::f (12.3s left) and foreign\\nvalue (without expiry); 2 waiting; fence 7; 1 of 2 masters \
+             have answered"
+        );
     }
 
     #[test]

@@ -15,6 +15,8 @@ mod mode;
 mod one_by_one;
 pub mod quorum;
 pub mod redis;
+#[cfg(feature = "serde")]
+mod serialize;
 
 use std::error::Error;
 use std::fmt::{self, Debug};

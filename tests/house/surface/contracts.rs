@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use lock_runtime::{
-    Backoff, ConfigError, Credentials, FencingToken, HandoverLimits, Health, HealthChanges, HeldLock, Holder,
+    Backoff, Config, ConfigError, Credentials, FencingToken, HandoverLimits, Health, HealthChanges, HeldLock, Holder,
     HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager, LockManagerBuilder, LockMode, LockRequest,
     LostReason, MasterInfo, OnLost, QuorumMaster, RequestProblem, ServerHealth, ServerRole, ServerState, Stats,
     StoreError, clock, error, store, testing,
@@ -53,7 +53,7 @@ macro_rules! types {
 }
 
 types! {
-    Backoff, clock::BootClock, ConfigError, Credentials, HandoverLimits, HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager,
+    Backoff, clock::BootClock, Config, ConfigError, Credentials, HandoverLimits, HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager,
     LockManagerBuilder, MasterInfo, QuorumMaster, store::Abandoned, store::quorum::QuorumStore, LockRequest, LostReason, RequestProblem, LockMode, FencingToken, clock::Moment, OnLost, Stats, clock::TokioClock,
     store::AcquireAllRequest<'_>, store::AcquireRequest<'_>, store::Attempt, store::AttemptAll, store::Fence, store::HolderValue, store::Lane, store::LeaveFree,
     store::Limited, store::LockPage, store::LossHint, error::Effect, store::QueueRequest<'_>, store::Queued, store::Receipt,
@@ -101,6 +101,11 @@ async fn the_future_of_every_public_async_function_is_send() {
     let all = &mut known;
     future("init", all, lock_runtime::init("memory://"));
     future("LockManager::connect", all, LockManager::connect("memory://"));
+    future(
+        "LockManagerBuilder::connect",
+        all,
+        LockManager::builder("memory://").connect(),
+    );
     future("LockManager::check_connection", all, locks.check_connection());
     future("LockManager::check_setup", all, locks.check_setup());
     future("LockManager::inspect", all, locks.inspect("k"));

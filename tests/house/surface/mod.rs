@@ -67,9 +67,14 @@ fn a_module_that_a_feature_makes_public_is_there_without_it() {
 
 /// What is compiled only without a feature: such code could change what a dependency does as soon as another crate of the build
 /// enables the feature. Each has its reason.
-const WITHOUT: [(&str, &str); 5] = [
+const WITHOUT: [(&str, &str); 6] = [
     // The same module, private.
     ("lib.rs", r#"#[cfg(not(feature = "custom-store"))]"#),
+    // An example that needs the feature.
+    (
+        "manager/config/mod.rs",
+        r#"#[cfg_attr(not(feature = "serde"), doc = "```ignore")]"#,
+    ),
     // The same functions, empty.
     (
         "stats/mod.rs",

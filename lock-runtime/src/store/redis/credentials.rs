@@ -66,6 +66,15 @@ pub(super) struct Provider {
     files: HashMap<ServerRole, Arc<PasswordFile>>,
 }
 
+#[cfg(test)]
+impl Provider {
+    /// Returns the password files, for tests.
+    pub(super) fn paths(&self) -> Vec<(ServerRole, &Path)> {
+        let files = self.files.iter();
+        files.map(|(role, file)| (*role, &*file.path)).collect()
+    }
+}
+
 /// A file that is read for each connection.
 struct PasswordFile {
     path: Arc<Path>,

@@ -218,10 +218,11 @@ impl RedisStore {
 
 /// Returns the function that makes connections to servers like that of `info`.
 fn dial(host: &Host, info: &ConnectionInfo, settings: &RedisSettings) -> Result<Dial, String> {
-    match &settings.dial {
-        Some(dial) => Ok(dial.clone()),
-        None => Dial::usual(host, info, settings),
-    }
+    let dial = match &settings.dial {
+        Some(dial) => dial.clone(),
+        None => Dial::usual(host, info, settings)?,
+    };
+    Ok(dial.named(settings.client_name(host)))
 }
 
 impl LockStore for RedisStore {

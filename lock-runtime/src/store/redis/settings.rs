@@ -2,12 +2,14 @@
 
 use std::error::Error;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::ConnectionInfo;
 
 use super::connection::dial::Dial;
 use super::credentials::{Credentials, Provider};
+use crate::host::Host;
 use crate::store::health::ServerRole;
 
 /// The time-outs of a store's connections and commands.
@@ -42,6 +44,8 @@ pub(crate) struct RedisSettings {
     /// The server, in place of the one that the URL names.
     pub(super) server: Option<Box<ConnectionInfo>>,
     pub(super) credentials: Provider,
+    /// The name of the connections at the server, or `None` for that of the process.
+    client_name: Option<Arc<str>>,
     /// Makes the connections, in place of the usual ones over TCP, TLS or a Unix socket.
     pub(super) dial: Option<Dial>,
     #[cfg(feature = "tls")]
@@ -59,6 +63,25 @@ impl RedisSettings {
         }
     }
 
+    /// Returns what is set, for tests.
+    #[cfg(test)]
+    #[allow(unused_mut)]
+    pub(crate) fn all(&self) -> String {
+        let mut shown = format!(
+            "{:?}, skew: {:?}, client_name: {:?}, files: {:?}",
+            self.time_outs,
+            self.skew,
+            self.client_name,
+            self.credentials.paths()
+        );
+        #[cfg(feature = "tls")]
+        shown.extend([
+            format!(", root_certificate: {}", self.root_certificate.is_some()),
+            format!(", client_certificate: {}", self.client_certificate.is_some()),
+        ]);
+        shown
+    }
+
     /// Makes the server one of several masters, which gives no lock while it may have forgotten one. No
     /// lock may have a time to live longer than this.
     pub(crate) fn set_longest_lease(&mut self, longest_lease: Duration) {
@@ -68,6 +91,32 @@ impl RedisSettings {
     /// Sets the server, in place of the one that the URL names.
     pub(crate) fn set_server(&mut self, server: ConnectionInfo) {
         self.server = Some(Box::new(server));
+    }
+
+    /// Sets the name that the connections have at the server. With an empty one they have none.
+    pub(crate) fn set_client_name(&mut self, name: &str) {
+        self.client_name = Some(name.into());
+    }
+
+    /// Returns an error text if a server refuses the name of the connections.
+    pub(crate) fn check_client_name(&self) -> Result<(), String> {
+        match &self.client_name {
+            Some(name) if !name.bytes().all(|byte| byte.is_ascii_graphic()) => Err(format!(
+                "the client name {name:?} cannot be that of a connection: give ASCII letters, digits and punctuation, without spaces and line \
+                 breaks"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the name that the connections have at the server: `lock-runtime:<host>:<pid>`, unless
+    /// another one is set.
+    pub(super) fn client_name(&self, host: &Host) -> Arc<str> {
+        self.client_name.clone().unwrap_or_else(|| {
+            let place = host.place().trim_matches(':');
+            let place = place.replace(|c: char| !c.is_ascii_graphic(), "_");
+            format!("lock-runtime:{place}").into()
+        })
     }
 
     /// Sets the function that provides the credentials for each new connection.

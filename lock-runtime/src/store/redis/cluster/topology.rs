@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, RedisError, Value, from_redis_value};
+use redis::{AsyncConnectionConfig, Cmd, RedisError, Value, from_redis_value};
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -306,7 +306,7 @@ impl Watch {
 /// Asks one node, on its connection, or else on a new one.
 async fn question(common: &Common, address: Address, former: Option<MultiplexedConnection>, asks_time: bool) -> Answer {
     if let Some(connection) = former
-        && let Ok(answer) = ask_on(common, &address, connection, asks_time).await
+        && let Ok(answer) = ask_on(common, &address, connection, asks_time, None).await
     {
         return (address, Ok(answer));
     }
@@ -318,7 +318,7 @@ async fn question(common: &Common, address: Address, former: Option<MultiplexedC
     let limit = common.time_outs.connect.mul_f64(0.75);
     let made = common.dial.dial(&info, config);
     let answer = match common.host.timeout(Timer::LockThread, limit, made).await {
-        Some(Ok(connection)) => ask_on(common, &address, connection, asks_time).await,
+        Some(Ok(connection)) => ask_on(common, &address, connection, asks_time, common.dial.naming()).await,
         Some(Err(error)) => Err(failed(&address, &error)),
         None => Err(StoreError::transient(format!(
             "{address}: no connection within {limit:?}"
@@ -332,6 +332,7 @@ async fn ask_on(
     address: &Address,
     mut connection: MultiplexedConnection,
     asks_time: bool,
+    naming: Option<Cmd>,
 ) -> Result<(Told, MultiplexedConnection), StoreError> {
     let mut all = redis::pipe();
     all.cmd("CLUSTER").arg("INFO");
@@ -339,6 +340,10 @@ async fn ask_on(
     all.cmd("CLUSTER").arg("SLOTS");
     if asks_time {
         all.cmd("TIME");
+    }
+    // The last one, whose answer is left unread.
+    if let Some(naming) = naming {
+        all.add_command(naming);
     }
     let limit = common.time_outs.response;
     let sent = common.host.now();

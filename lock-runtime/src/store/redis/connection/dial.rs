@@ -11,13 +11,16 @@ use std::time::Duration;
 
 use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError, Value};
+use redis::{
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError, Value,
+};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::oneshot;
 
 use super::failure::{NEEDS_HELLO, Reason, ReasonKind};
+use super::handshake;
 use super::heard::{self, ReasonOf};
 #[cfg(feature = "tls")]
 use super::tls::{self, Tls};
@@ -34,7 +37,11 @@ type Dialled = Pin<Box<dyn Future<Output = Result<MultiplexedConnection, RedisEr
 /// The usual one connects over TCP, TLS or a Unix socket. Another one may hand any stream of bytes to
 /// [`MultiplexedConnection::new_with_config`].
 #[derive(Clone)]
-pub(in crate::store::redis) struct Dial(Arc<dyn Fn(ConnectionInfo, AsyncConnectionConfig) -> Dialled + Send + Sync>);
+pub(in crate::store::redis) struct Dial {
+    make: Arc<dyn Fn(ConnectionInfo, AsyncConnectionConfig) -> Dialled + Send + Sync>,
+    /// The name that the connections are to have at the server, or an empty one for none.
+    client_name: Arc<str>,
+}
 
 impl fmt::Debug for Dial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -49,7 +56,22 @@ impl Dial {
     where
         F: Future<Output = Result<MultiplexedConnection, RedisError>> + Send + 'static,
     {
-        Self(Arc::new(move |info, config| Box::pin(dial(info, config))))
+        Self {
+            make: Arc::new(move |info, config| Box::pin(dial(info, config))),
+            client_name: Arc::default(),
+        }
+    }
+
+    /// Returns one whose connections are to have this name at the server.
+    pub(in crate::store::redis) fn named(mut self, client_name: Arc<str>) -> Self {
+        self.client_name = client_name;
+        self
+    }
+
+    /// Returns the command that gives a new connection its name, or `None` if it has none. Who makes a
+    /// connection sends it together with what is asked there first, so that it takes no time of its own.
+    pub(in crate::store::redis) fn naming(&self) -> Option<Cmd> {
+        handshake::naming(&self.client_name)
     }
 
     /// Returns a `Dial` that connects over TCP, TLS or a Unix socket, to servers like that of `info`.
@@ -71,13 +93,15 @@ impl Dial {
     /// Returns one that connects to servers in this role with the credentials that are valid then.
     pub(in crate::store::redis) fn with(self, credentials: Provider, role: ServerRole) -> Self {
         let credentials = Arc::new(credentials);
-        Self::new(move |info, config| {
+        let client_name = Arc::clone(&self.client_name);
+        let with = Self::new(move |info, config| {
             let (dial, credentials) = (self.clone(), Arc::clone(&credentials));
             async move {
                 let info = credentials.apply(role, &info).await?;
                 dial.dial(&info, config).await
             }
-        })
+        });
+        with.named(client_name)
     }
 
     /// Makes a connection. A panic is an error: it would end the task that asks.
@@ -86,7 +110,7 @@ impl Dial {
         info: &ConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, RedisError> {
-        let dialled = caught(async move { (self.0)(info.clone(), config).await });
+        let dialled = caught(async move { (self.make)(info.clone(), config).await });
         dialled
             .await
             .unwrap_or_else(|panic| Err(Reason::panicked(&panic).into()))

@@ -42,15 +42,33 @@ impl Capabilities {
     }
 }
 
-/// Asks the server for its version and its role.
-pub(in crate::store::redis) async fn ask(connection: &mut MultiplexedConnection) -> Result<Capabilities, RedisError> {
+/// Asks the server for its version and its role, and gives the connection its name by the same command,
+/// `naming`, if it is to have one.
+pub(in crate::store::redis) async fn ask(
+    connection: &mut MultiplexedConnection,
+    naming: Option<Cmd>,
+) -> Result<Capabilities, RedisError> {
+    // What stands before the server may know no names.
+    for hello in naming.into_iter().chain([hello()]) {
+        match hello.query_async::<Value>(connection).await {
+            Ok(hello) => return Ok(capabilities(hello)),
+            Err(error) if error.is_unrecoverable_error() => return Err(error),
+            Err(error) => tracing::debug!(%error, "the server does not answer `HELLO` as it should"),
+        }
+    }
     // A server that does not tell its version is treated as an old one, whose commands work on
     // every server.
-    match hello().query_async::<Value>(connection).await {
-        Ok(hello) => Ok(capabilities(hello)),
-        Err(error) if error.is_unrecoverable_error() => Err(error),
-        Err(_) => Ok(capabilities(Value::Nil)),
-    }
+    Ok(capabilities(Value::Nil))
+}
+
+/// Returns [`hello`] with a name for the connection, by which `CLIENT LIST` shows it, or `None` for an empty
+/// name. It needs no permission, unlike `CLIENT SETNAME`.
+pub(super) fn naming(client_name: &str) -> Option<Cmd> {
+    (!client_name.is_empty()).then(|| {
+        let mut hello = hello();
+        hello.arg(3).arg("SETNAME").arg(client_name);
+        hello
+    })
 }
 
 /// Returns the command whose answer tells the [`capabilities`]. It is allowed to all users.

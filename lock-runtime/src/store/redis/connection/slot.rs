@@ -1122,7 +1122,7 @@ impl ConnectionSlot {
         let connected = self.inner.server.dial.dial(&info, config);
         let mut connection = connected.await.map_err(|error| failure::sort(&error, false))?;
         let asked = self.host().now();
-        let server = handshake::ask(&mut connection)
+        let server = handshake::ask(&mut connection, self.inner.server.dial.naming())
             .await
             .map_err(|error| failure::sort(&error, false))?;
         if server.mode == Mode::Sentinel {

@@ -13,9 +13,10 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, PushInfo, PushKind, RedisError,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, PushInfo, PushKind, RedisError, Value,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -341,7 +342,19 @@ impl Watch {
         let mut connection = self.connect().await?;
         let mut own = redis::cmd("SENTINEL");
         own.arg("MYID");
-        self.id = self.query(&mut connection, own).await.ok();
+        let mut same = connection.clone();
+        let named = async {
+            match self.inner.dial.naming() {
+                Some(naming) => self.query::<Value>(&mut same, naming).await.map(drop),
+                None => Ok(()),
+            }
+        };
+        // Both are on their way at once.
+        let (named, id) = join(named, self.query(&mut connection, own)).await;
+        if let Err(trouble) = named {
+            tracing::debug!(sentinel = %self.name, problem = %trouble.text, "the sentinel takes no name for a connection");
+        }
+        self.id = id.ok();
         self.ask_on(connection).await
     }
 
