@@ -101,7 +101,7 @@ pub use key::{KeyProblem, MAX_KEY_LEN, MAX_KEYS};
 pub use lock_macros::distributed_lock;
 pub use manager::config::Config;
 pub use manager::global::{global, init, init_with};
-pub use manager::{LockManager, LockManagerBuilder, LockRequest, QuorumMaster};
+pub use manager::{LockManager, LockManagerBuilder, LockPages, LockRequest, QuorumMaster};
 pub use stats::Stats;
 pub use store::health::{Health, HealthChanges, ServerHealth, ServerRole, ServerState};
 pub use store::holder::Holder;

@@ -123,7 +123,44 @@ async fn keys_are_checked_and_a_manager_that_was_shut_down_answers_no_more() {
     locks.shutdown().await;
     assert!(matches!(locks.inspect("k").await, Err(LockError::Closed { .. })));
     assert!(matches!(locks.list("*").await, Err(LockError::Closed { .. })));
+    assert!(matches!(
+        locks.list_pages("*").next().await,
+        Err(LockError::Closed { .. })
+    ));
     assert!(matches!(locks.force_release("k").await, Err(LockError::Closed { .. })));
+}
+
+#[tokio::test]
+async fn pages_have_together_what_a_list_has() {
+    let server = Server::start();
+    let locks = connected(&server).await;
+    let script = "for i = 1, 5000 do redis.call('SET', 'dist_lock:many:' .. i, ARGV[1], 'PX', 600000) end";
+    server.cmd(&["EVAL", script, "0", TOKEN]);
+    let mut pages = locks.list_pages("many:*");
+    let (mut count, mut keys) = (0, BTreeSet::new());
+    while let Some(page) = pages.next().await.unwrap() {
+        count += 1;
+        keys.extend(page.into_iter().map(|info| info.key));
+    }
+    assert!(count > 1, "the locks came in {count} page");
+    assert!(
+        pages.next().await.unwrap().is_none(),
+        "the last page stays the last one"
+    );
+    let list = locks.list("many:*").await.unwrap();
+    assert!(keys.iter().eq(list.iter().map(|info| &info.key)));
+    assert_eq!(keys.len(), 5000);
+    // A page that failed is asked for again.
+    let mut pages = locks.list_pages("many:1");
+    server.kill();
+    assert!(matches!(pages.next().await, Err(LockError::Store { .. })));
+    server.start_again();
+    server.cmd(&["SET", "dist_lock:many:1", TOKEN, "PX", "600000"]);
+    let mut found = 0;
+    while let Some(page) = pages.next().await.unwrap() {
+        found += page.len();
+    }
+    assert_eq!(found, 1);
 }
 
 /// The server's clock, in ms.

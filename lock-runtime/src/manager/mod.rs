@@ -287,3 +287,15 @@ impl LockManager {
         self.shared
     }
 }
+
+/// The pages of [`LockManager::list_pages`].
+#[derive(Debug)]
+#[must_use = "nothing is listed until `next` is awaited"]
+pub struct LockPages {
+    locks: LockManager,
+    pattern: Box<str>,
+    /// The pattern with the manager's prefix.
+    whole: String,
+    /// The start of the next page, or `None` after the last one.
+    next: Option<u64>,
+}

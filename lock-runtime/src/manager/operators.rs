@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::error::LockError;
 use crate::host;
 use crate::key::Names;
-use crate::manager::LockManager;
+use crate::manager::{LockManager, LockPages};
 use crate::store::info::LockInfo;
 use crate::store::{self, StoreFuture};
 
@@ -82,19 +82,42 @@ impl LockManager {
     /// This method changes nothing, so its future can be dropped at any time.
     pub async fn list(&self, pattern: &str) -> Result<Vec<LockInfo>, LockError> {
         host::take_part().await;
-        let whole = literal(self.prefix()) + pattern;
+        let mut pages = self.list_pages(pattern);
         let mut found = BTreeMap::new();
-        let mut from = 0;
-        loop {
-            let page = self.ask(pattern, self.shared().store.list(&whole, from)).await?;
-            for info in page.locks {
-                let info = self.without_prefix(info);
-                found.insert(info.key.clone(), info);
-            }
-            from = page.next;
-            if from == 0 {
-                return Ok(found.into_values().collect());
-            }
+        while let Some(page) = pages.next().await? {
+            found.extend(page.into_iter().map(|info| (info.key.clone(), info)));
+        }
+        Ok(found.into_values().collect())
+    }
+
+    /// Returns the held locks whose keys match `pattern` page by page, as the store finds them: for
+    /// stores with more locks than are wanted in memory at once. Otherwise the same as
+    /// [`list`](Self::list), which is about patterns and about locks that change meanwhile.
+    ///
+    /// The pages are in no order, a page may be empty, and one lock may be on several pages.
+    ///
+    /// ```
+    /// # use lock_runtime::LockManager;
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = LockManager::connect("memory://").await?;
+    /// let guard = locks.lock("inventory:7").acquire().await?;
+    /// let mut pages = locks.list_pages("inventory:*");
+    /// let mut held = 0;
+    /// while let Some(page) = pages.next().await? {
+    ///     held += page.len();
+    /// }
+    /// assert_eq!(held, 1);
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn list_pages(&self, pattern: &str) -> LockPages {
+        LockPages {
+            locks: self.clone(),
+            pattern: pattern.into(),
+            whole: literal(self.prefix()) + pattern,
+            next: Some(0),
         }
     }
 
@@ -170,6 +193,28 @@ impl LockManager {
     fn without_prefix(&self, mut info: LockInfo) -> LockInfo {
         info.key = self.shared().name(&info.key).into();
         info
+    }
+}
+
+impl LockPages {
+    /// Returns the next page, or `None` after the last one. Each page is one question to the store, which
+    /// examines a part of its keys for it.
+    ///
+    /// # Errors
+    /// The errors of [`LockManager::list`]. The next call asks for the same page again.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: if the future is dropped, the next call asks for the same page again.
+    pub async fn next(&mut self) -> Result<Option<Vec<LockInfo>>, LockError> {
+        host::take_part().await;
+        let Some(from) = self.next else {
+            return Ok(None);
+        };
+        let question = self.locks.shared().store.list(&self.whole, from);
+        let page = self.locks.ask(&self.pattern, question).await?;
+        self.next = Some(page.next).filter(|next| *next != 0);
+        let locks = page.locks.into_iter().map(|info| self.locks.without_prefix(info));
+        Ok(Some(locks.collect()))
     }
 }
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use lock_runtime::{
     Backoff, Config, ConfigError, Credentials, FencingToken, HandoverLimits, Health, HealthChanges, HeldLock, Holder,
-    HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager, LockManagerBuilder, LockMode, LockRequest,
-    LostReason, MasterInfo, OnLost, QuorumMaster, RequestProblem, ServerHealth, ServerRole, ServerState, Stats,
-    StoreError, clock, error, store, testing,
+    HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager, LockManagerBuilder, LockMode, LockPages,
+    LockRequest, LostReason, MasterInfo, OnLost, QuorumMaster, RequestProblem, ServerHealth, ServerRole, ServerState,
+    Stats, StoreError, clock, error, store, testing,
 };
 
 fn top() -> PathBuf {
@@ -54,7 +54,7 @@ macro_rules! types {
 
 types! {
     Backoff, clock::BootClock, Config, ConfigError, Credentials, HandoverLimits, HeldLock, Holder, HolderInfo, KeyProblem, LockError, LockGuard, LockInfo, LockManager,
-    LockManagerBuilder, MasterInfo, QuorumMaster, store::Abandoned, store::quorum::QuorumStore, LockRequest, LostReason, RequestProblem, LockMode, FencingToken, clock::Moment, OnLost, Stats, clock::TokioClock,
+    LockManagerBuilder, LockPages, MasterInfo, QuorumMaster, store::Abandoned, store::quorum::QuorumStore, LockRequest, LostReason, RequestProblem, LockMode, FencingToken, clock::Moment, OnLost, Stats, clock::TokioClock,
     store::AcquireAllRequest<'_>, store::AcquireRequest<'_>, store::Attempt, store::AttemptAll, store::Fence, store::HolderValue, store::Lane, store::LeaveFree,
     store::Limited, store::LockPage, store::LossHint, error::Effect, store::QueueRequest<'_>, store::Queued, store::Receipt,
     store::ReleaseRequest<'_>, store::RenewRequest, store::Replicated, Health, HealthChanges, ServerHealth, ServerRole, ServerState, store::ContentionSlot, StoreError, store::QueueOutcome, store::Ownership,
@@ -110,6 +110,7 @@ async fn the_future_of_every_public_async_function_is_send() {
     future("LockManager::check_setup", all, locks.check_setup());
     future("LockManager::inspect", all, locks.inspect("k"));
     future("LockManager::list", all, locks.list("*"));
+    future("LockPages::next", all, locks.list_pages("*").next());
     future("LockManager::force_release", all, locks.force_release("k"));
     future("LockManager::open_quorum", all, locks.open_quorum());
     future("LockManager::shutdown", all, locks.shutdown());

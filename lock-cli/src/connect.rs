@@ -1,0 +1,53 @@
+//! The manager of the store that the command line names.
+
+use std::fs;
+
+use lock_runtime::{LockManager, LockManagerBuilder};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::args::Store;
+use crate::exit::Failure;
+
+/// Returns the store's URL.
+pub(crate) fn url(store: &Store) -> Result<&str, Failure> {
+    let url = store.url.as_deref().map(str::trim).filter(|url| !url.is_empty());
+    let url = url.ok_or_else(|| {
+        Failure::usage("no store is named; give `--url redis://host:port`, or set LOCK_URL in the environment")
+    })?;
+    if url.starts_with("memory:") {
+        return Err(Failure::usage(
+            "`memory://` is the memory of one process, which no other process shares; give the URL of a server",
+        ));
+    }
+    Ok(url)
+}
+
+/// Returns a builder for the store's manager.
+pub(crate) fn builder(store: &Store) -> Result<LockManagerBuilder, Failure> {
+    let mut builder = LockManager::builder(url(store)?);
+    if let Some(prefix) = &store.prefix {
+        builder = builder.prefix(prefix);
+    }
+    if let Some(file) = &store.password_file {
+        builder = builder.password_file(file);
+    }
+    if let Some(certificate) = root_certificate(store)? {
+        builder = builder.root_certificate(certificate);
+    }
+    Ok(builder)
+}
+
+pub(crate) fn root_certificate(store: &Store) -> Result<Option<Vec<u8>>, Failure> {
+    let Some(file) = &store.root_certificate else {
+        return Ok(None);
+    };
+    let read = fs::read(file);
+    let read = read.map_err(|error| Failure::usage(format!("{}: {error}; give a PEM file", file.display())));
+    read.map(Some)
+}
+
+/// Returns a runtime on the calling thread.
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::system("no runtime can be started", error))
+}

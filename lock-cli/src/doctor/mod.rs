@@ -1,0 +1,158 @@
+//! `lockctl doctor`: what the start of a service would find out, and more, with advice.
+
+mod permissions;
+mod questions;
+
+use lock_runtime::{ConfigError, Health, LockManager, ServerRole, ServerState};
+use serde::Serialize;
+
+use crate::args::{Doctor, Store};
+use crate::connect;
+use crate::exit::{Failure, UNAVAILABLE};
+use crate::report::{Output, shown};
+
+/// The exit code where there is something to do.
+const TO_DO: u8 = 1;
+
+/// What a check has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    /// Nothing to do for most.
+    Info,
+    /// It could not be checked.
+    Skipped,
+    Warning,
+    Failed,
+}
+
+impl Verdict {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Info => "info",
+            Self::Skipped => "skipped",
+            Self::Warning => "warning",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Finding<'a> {
+    server: Option<&'a str>,
+    check: &'static str,
+    verdict: Verdict,
+    message: &'a str,
+}
+
+/// Prints the findings as they come.
+struct Findings {
+    output: Output,
+    json: bool,
+    worst: Verdict,
+}
+
+impl Findings {
+    fn add(
+        &mut self,
+        server: Option<&str>,
+        check: &'static str,
+        verdict: Verdict,
+        message: &str,
+    ) -> Result<(), Failure> {
+        self.worst = self.worst.max(verdict);
+        if self.json {
+            self.output.json(&Finding {
+                server,
+                check,
+                verdict,
+                message,
+            })?;
+        } else {
+            let server = server.map(|server| format!("{}: ", shown(server))).unwrap_or_default();
+            self.output
+                .line(&format!("{:<8}  {server}{check}: {}", verdict.word(), shown(message)))?;
+        }
+        self.output.flush()
+    }
+}
+
+pub(crate) fn doctor(store: &Store, options: &Doctor) -> Result<u8, Failure> {
+    connect::runtime()?.block_on(async {
+        let locks = connect::builder(store)?.build()?;
+        let mut findings = Findings {
+            output: Output::new(),
+            json: options.json,
+            worst: Verdict::Ok,
+        };
+        let connected = locks.check_connection().await;
+        let is_connected = connected.is_ok();
+        // A server that refuses a command can be asked why; one that cannot be reached cannot.
+        let is_reached = connected.as_ref().err().is_none_or(|error| !error.is_retryable());
+        connection(&mut findings, connected)?;
+        let health = locks.health();
+        for server in &health.servers {
+            state(&mut findings, &health, server)?;
+        }
+        if is_connected {
+            advice(&mut findings, &locks).await?;
+        }
+        if is_reached {
+            for server in &health.servers {
+                questions::ask(&mut findings, store, &locks, server).await?;
+            }
+        }
+        Ok(match findings.worst {
+            _ if !is_reached => UNAVAILABLE,
+            Verdict::Failed | Verdict::Warning => TO_DO,
+            Verdict::Ok | Verdict::Info | Verdict::Skipped => 0,
+        })
+    })
+}
+
+/// Tells whether a service could be started.
+fn connection(findings: &mut Findings, connected: Result<(), ConfigError>) -> Result<(), Failure> {
+    match connected {
+        Ok(()) => findings.add(
+            None,
+            "connection",
+            Verdict::Ok,
+            "connected, and the commands of locks that no call waits for are permitted",
+        ),
+        Err(error) => findings.add(None, "connection", Verdict::Failed, &error.to_string()),
+    }
+}
+
+/// Tells the state of the connections to one server.
+fn state(findings: &mut Findings, health: &Health, server: &lock_runtime::ServerHealth) -> Result<(), Failure> {
+    let time = server.round_trip.map(|time| format!(", {time:.1?} until an answer"));
+    let error = server
+        .last_error
+        .as_ref()
+        .filter(|_| server.state != ServerState::Connected);
+    let error = error.map(|error| format!(", last failure: {error}"));
+    let (time, error) = (time.unwrap_or_default(), error.unwrap_or_default());
+    let message = format!("{}, {}{time}{error}", server.role, server.state);
+    let verdict = match (server.state, server.role) {
+        (ServerState::Down, _) if health.is_ready() => Verdict::Warning,
+        (ServerState::Down, _) | (_, ServerRole::Replica) => Verdict::Failed,
+        (ServerState::Degraded, _) => Verdict::Warning,
+        (ServerState::Unused, _) => Verdict::Info,
+        _ => Verdict::Ok,
+    };
+    findings.add(Some(&server.address), "state", verdict, &message)
+}
+
+/// Tells the runtime's own advice, but for what [`questions`] tell for each server.
+async fn advice(findings: &mut Findings, locks: &LockManager) -> Result<(), Failure> {
+    let advice = match locks.check_setup().await {
+        Ok(advice) => advice,
+        Err(error) => return findings.add(None, "setup", Verdict::Skipped, &error.to_string()),
+    };
+    for sentence in advice.iter().filter(|sentence| !sentence.contains("maxmemory-policy")) {
+        findings.add(None, "setup", Verdict::Warning, sentence)?;
+    }
+    Ok(())
+}

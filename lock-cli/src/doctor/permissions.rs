@@ -1,0 +1,181 @@
+//! The commands that locks need: docs/operations.md, "Permissions".
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, FromRedisValue, Value, cmd};
+
+use crate::doctor::{Findings, Verdict};
+use crate::exit::Failure;
+
+/// A use of locks, and its commands with arguments, in which `K` stands for a key under the prefix and `C` for a channel.
+struct Use {
+    to: &'static str,
+    commands: &'static [&'static [&'static str]],
+    /// A service that does not do this needs no permission.
+    is_needed: bool,
+}
+
+const USES: &[Use] = &[
+    Use {
+        to: "take, renew and release locks",
+        commands: &[
+            &["GET", "K"],
+            &["MGET", "K"],
+            &["SET", "K", "v"],
+            &["PTTL", "K"],
+            &["PEXPIRE", "K", "1"],
+            &["DEL", "K"],
+            &["EVAL", "return 1", "1", "K"],
+            &["EVALSHA", "0", "1", "K"],
+            &["CLIENT", "TRACKING", "ON"],
+            &["INFO"],
+        ],
+        is_needed: true,
+    },
+    Use {
+        to: "wait for locks, and take them fair or in other modes",
+        commands: &[
+            &["TIME"],
+            &["ZADD", "K", "1", "m"],
+            &["ZREM", "K", "m"],
+            &["ZSCORE", "K", "m"],
+            &["ZRANGE", "K", "0", "1"],
+            &["ZRANGEBYSCORE", "K", "0", "1"],
+            &["SUBSCRIBE", "C"],
+            &["UNSUBSCRIBE", "C"],
+            &["PUBLISH", "C", "m"],
+        ],
+        is_needed: true,
+    },
+    Use {
+        to: "list locks",
+        commands: &[&["SCAN", "0"]],
+        is_needed: false,
+    },
+    Use {
+        to: "take fencing tokens",
+        commands: &[&["INCR", "K"]],
+        is_needed: false,
+    },
+    Use {
+        to: "wait for replicas",
+        commands: &[&["WAIT", "0", "1"]],
+        is_needed: false,
+    },
+];
+
+/// Tells which commands the server does not have, and which its user is not permitted.
+pub(super) async fn check(
+    findings: &mut Findings,
+    address: Option<&str>,
+    prefix: &str,
+    connection: &mut MultiplexedConnection,
+) -> Result<(), Failure> {
+    let missing = missing(findings, address, connection).await?;
+    permissions(findings, address, prefix, &missing, connection).await
+}
+
+/// Tells which commands were renamed or are not there, and returns them.
+async fn missing(
+    findings: &mut Findings,
+    address: Option<&str>,
+    connection: &mut MultiplexedConnection,
+) -> Result<Vec<&'static str>, Failure> {
+    let mut question = cmd("COMMAND");
+    question.arg("INFO");
+    let commands = USES.iter().flat_map(|purpose| purpose.commands);
+    let names: Vec<&'static str> = commands.filter_map(|command| command.first().copied()).collect();
+    question.arg(&names);
+    let answers = match ask::<Vec<Value>>(&question, connection).await {
+        Ok(answers) => answers,
+        Err(why) => {
+            let message = format!(
+                "not checked: {why}; allow `+command|info`, or see `rename-command` in the server's configuration"
+            );
+            findings.add(address, "commands", Verdict::Skipped, &message)?;
+            return Ok(Vec::new());
+        }
+    };
+    let missing = names.iter().zip(&answers).filter(|(_, answer)| **answer == Value::Nil);
+    let missing: Vec<_> = missing.map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        findings.add(address, "commands", Verdict::Ok, "the server has all that locks need")?;
+    } else {
+        let message = format!(
+            "the server does not know {}; remove its `rename-command`, or connect to the server behind a proxy",
+            missing.join(", ")
+        );
+        findings.add(address, "commands", Verdict::Failed, &message)?;
+    }
+    Ok(missing)
+}
+
+/// Tells which commands the user may not run.
+async fn permissions(
+    findings: &mut Findings,
+    address: Option<&str>,
+    prefix: &str,
+    missing: &[&str],
+    connection: &mut MultiplexedConnection,
+) -> Result<(), Failure> {
+    let user = match ask::<String>(cmd("ACL").arg("WHOAMI"), connection).await {
+        Ok(user) => user,
+        Err(why) => {
+            let message = format!(
+                "not checked: {why}; allow `+acl|whoami +acl|dryrun` for this check, or compare with docs/operations.md"
+            );
+            return findings.add(address, "permissions", Verdict::Skipped, &message);
+        }
+    };
+    let place = format!("{prefix}lockctl-doctor");
+    let mut said = Vec::new();
+    for purpose in USES {
+        let mut denied = Vec::new();
+        for command in purpose.commands {
+            let Some(name) = command.first().filter(|name| !missing.contains(name)) else {
+                continue;
+            };
+            let mut question = cmd("ACL");
+            question.arg("DRYRUN").arg(&user);
+            for word in *command {
+                question.arg(if ["K", "C"].contains(word) { &place } else { *word });
+            }
+            match ask::<String>(&question, connection).await {
+                Ok(answer) if answer == "OK" => {}
+                Ok(_) => denied.push(*name),
+                Err(why) => {
+                    let message = format!(
+                        "not checked: {why}; allow `+acl|dryrun` (from Redis 7.0 on) for this check, or compare with docs/operations.md"
+                    );
+                    return findings.add(address, "permissions", Verdict::Skipped, &message);
+                }
+            }
+        }
+        if !denied.is_empty() {
+            let verdict = if purpose.is_needed {
+                Verdict::Warning
+            } else {
+                Verdict::Info
+            };
+            said.push((verdict, purpose.to, denied.join(", ")));
+        }
+    }
+    if said.is_empty() {
+        let message = format!("user `{user}` may run all that locks need under `{prefix}`");
+        return findings.add(address, "permissions", Verdict::Ok, &message);
+    }
+    for (verdict, purpose, denied) in said {
+        let message = format!(
+            "user `{user}` may not run {denied} under `{prefix}`, without which it cannot {purpose} as it should; allow what \
+             docs/operations.md lists, unless no service does this"
+        );
+        findings.add(address, "permissions", verdict, &message)?;
+    }
+    Ok(())
+}
+
+async fn ask<T: FromRedisValue>(question: &Cmd, connection: &mut MultiplexedConnection) -> Result<T, String> {
+    question
+        .query_async(connection)
+        .await
+        .map_err(|error| error.to_string())
+}

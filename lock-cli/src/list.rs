@@ -1,0 +1,62 @@
+//! `lockctl ls`: the held locks, as the store finds them.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use lock_runtime::LockInfo;
+
+use crate::args::{List, Store};
+use crate::connect;
+use crate::exit::Failure;
+use crate::report::{Lock, Output, holders, rest, shown};
+
+pub(crate) fn list(store: &Store, options: &List) -> Result<u8, Failure> {
+    connect::runtime()?.block_on(async {
+        let locks = connect::builder(store)?.build()?;
+        locks.check_connection().await?;
+        let mut output = Output::new();
+        let mut pages = locks.list_pages(&options.pattern);
+        let mut first = !options.json;
+        // A lock may be on several pages. Hashes of 16 bytes take less room than keys, and do not collide.
+        let (one, other) = (RandomState::new(), RandomState::new());
+        let mut seen = HashSet::new();
+        while let Some(page) = pages.next().await? {
+            for info in page {
+                if !seen.insert((one.hash_one(&info.key), other.hash_one(&info.key))) {
+                    continue;
+                }
+                if first {
+                    output.line(&row("LEFT", "WAITERS", "MODE", "KEY", "HOLDERS"))?;
+                    first = false;
+                }
+                print(&mut output, &info, options.json)?;
+            }
+            output.flush()?;
+        }
+        Ok(0)
+    })
+}
+
+fn print(output: &mut Output, info: &LockInfo, json: bool) -> Result<(), Failure> {
+    if json {
+        return output.json(&Lock::of(info));
+    }
+    // The lock is free when the last lease has ended.
+    let lefts = info.holders.iter().map(|holder| holder.remaining);
+    let longest = lefts.max_by_key(|left| left.unwrap_or(Duration::MAX));
+    let left = longest.map(rest).unwrap_or_default();
+    let mode = info.mode().map(|mode| mode.to_string()).unwrap_or_default();
+    output.line(&row(
+        &left,
+        &info.waiters.to_string(),
+        &mode,
+        &shown(&info.key),
+        &holders(info),
+    ))
+}
+
+/// Returns a row of the table. The widths are fixed, since the first rows are printed before the last ones are known.
+fn row(left: &str, waiters: &str, mode: &str, key: &str, holders: &str) -> String {
+    format!("{left:>9}  {waiters:>7}  {mode:<12}  {key:<32}  {holders}")
+}

@@ -1,0 +1,50 @@
+//! `lockctl release`: takes a lock away from its holders.
+
+use crate::args::{Release, Store};
+use crate::connect;
+use crate::exit::Failure;
+use crate::report::{Output, rest, shown};
+
+/// The exit code for a lock that was free.
+const FREE: u8 = 1;
+
+pub(crate) fn release(store: &Store, options: &Release) -> Result<u8, Failure> {
+    connect::runtime()?.block_on(async {
+        let locks = connect::builder(store)?.build()?;
+        locks.check_connection().await?;
+        let info = locks.inspect(&options.key).await?;
+        let key = shown(&options.key);
+        let holders: Vec<_> = info.iter().flat_map(|info| &info.holders).collect();
+        let named = |word: &str| {
+            let holders = holders.iter();
+            let named = holders.map(|holder| format!("{} ({} of its lease {word})", holder.holder, rest(holder.remaining)));
+            named.collect::<Vec<_>>().join("; ")
+        };
+        if !options.force {
+            let would = if holders.is_empty() {
+                "which is free now".to_owned()
+            } else {
+                format!("held by {}", named("left"))
+            };
+            return Err(Failure::usage(format!(
+                "`release` would take away lock `{key}`, {would}; a holder goes on until it notices, beside the next one, so see that it is \
+                 dead or stuck, and give `--force`"
+            )));
+        }
+        let mut output = Output::new();
+        let is_released = locks.force_release(&options.key).await?;
+        if !is_released {
+            output.line(&format!("{key}  was free"))?;
+        } else if holders.is_empty() {
+            output.line(&format!("{key}  released; it was taken after its holders were asked for"))?;
+        }
+        if is_released {
+            for holder in &holders {
+                let (name, left) = (shown(&holder.holder.to_string()), rest(holder.remaining));
+                output.line(&format!("{key}  taken from {name} ({left} of its lease were left)"))?;
+            }
+        }
+        output.flush()?;
+        Ok(if is_released { 0 } else { FREE })
+    })
+}
