@@ -15,7 +15,7 @@ use crate::{ask, example, post, serve};
 
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/grafana/alerts.yml");
 const BOARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/grafana/locks.json");
-const ALERTS: &str = include_str!("monitoring/alerts.test.yml");
+const ALERTS: &str = include_str!("alerts.test.yml");
 
 /// Returns the path of a program of Prometheus, or `None` where `tests/install-servers` could not get it.
 fn tool(name: &str) -> Option<PathBuf> {
