@@ -1,12 +1,16 @@
 //! The manager of the store that the command line names.
 
 use std::fs;
+use std::time::Duration;
 
 use lock_runtime::{LockManager, LockManagerBuilder};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Store;
 use crate::exit::Failure;
+
+/// How long an operator waits for one answer: longer than a service, since nobody waits behind the question.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the store's URL.
 pub(crate) fn url(store: &Store) -> Result<&str, Failure> {
@@ -20,6 +24,11 @@ pub(crate) fn url(store: &Store) -> Result<&str, Failure> {
         ));
     }
     Ok(url)
+}
+
+/// Returns a manager of the store for questions of operators.
+pub(crate) fn for_operators(store: &Store) -> Result<LockManager, Failure> {
+    Ok(builder(store)?.response_timeout(PATIENCE).build()?)
 }
 
 /// Returns a builder for the store's manager.

@@ -9,11 +9,11 @@ use lock_runtime::LockInfo;
 use crate::args::{List, Store};
 use crate::connect;
 use crate::exit::Failure;
-use crate::report::{Lock, Output, holders, rest, shown};
+use crate::report::{Output, holders, rest, shown};
 
 pub(crate) fn list(store: &Store, options: &List) -> Result<u8, Failure> {
     connect::runtime()?.block_on(async {
-        let locks = connect::builder(store)?.build()?;
+        let locks = connect::for_operators(store)?;
         locks.check_connection().await?;
         let mut output = Output::new();
         let mut pages = locks.list_pages(&options.pattern);
@@ -40,7 +40,7 @@ pub(crate) fn list(store: &Store, options: &List) -> Result<u8, Failure> {
 
 fn print(output: &mut Output, info: &LockInfo, json: bool) -> Result<(), Failure> {
     if json {
-        return output.json(&Lock::of(info));
+        return output.json(info);
     }
     // The lock is free when the last lease has ended.
     let lefts = info.holders.iter().map(|holder| holder.remaining);

@@ -4,81 +4,10 @@ use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
 
-use lock_runtime::{FencingToken, HolderInfo, LockInfo, MasterInfo};
+use lock_runtime::LockInfo;
 use serde::Serialize;
 
 use crate::exit::{Failure, SYSTEM};
-
-/// A lock as a JSON object.
-#[derive(Debug, Serialize)]
-pub(crate) struct Lock<'a> {
-    key: &'a str,
-    /// `null` if the lock is free.
-    mode: Option<String>,
-    holders: Vec<Holder<'a>>,
-    waiters: u64,
-    fence: Option<u64>,
-    last_fence: Option<u64>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    masters: Vec<Master<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Holder<'a> {
-    host: Option<&'a str>,
-    pid: Option<u32>,
-    function: Option<&'a str>,
-    mode: String,
-    /// `null` for a key without an expiry.
-    remaining_ms: Option<u64>,
-}
-
-#[derive(Debug, Serialize)]
-struct Master<'a> {
-    name: &'a str,
-    holders: Vec<Holder<'a>>,
-    error: Option<&'a str>,
-}
-
-impl<'a> Lock<'a> {
-    pub(crate) fn of(info: &'a LockInfo) -> Self {
-        Self {
-            key: &info.key,
-            mode: info.mode().map(|mode| mode.to_string()),
-            holders: info.holders.iter().map(Holder::of).collect(),
-            waiters: info.waiters,
-            fence: info.fence.map(FencingToken::get),
-            last_fence: info.last_fence.map(FencingToken::get),
-            masters: info.masters.iter().map(Master::of).collect(),
-        }
-    }
-}
-
-impl<'a> Holder<'a> {
-    pub(crate) fn of(holder: &'a HolderInfo) -> Self {
-        Self {
-            host: holder.holder.host(),
-            pid: holder.holder.pid(),
-            function: holder.holder.function().filter(|function| !function.is_empty()),
-            mode: holder.holder.mode().to_string(),
-            remaining_ms: holder.remaining.map(whole_milliseconds),
-        }
-    }
-}
-
-impl<'a> Master<'a> {
-    fn of(master: &'a MasterInfo) -> Self {
-        Self {
-            name: &master.name,
-            holders: master.holders.iter().map(Holder::of).collect(),
-            error: master.error.as_deref(),
-        }
-    }
-}
-
-fn whole_milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// Returns `text` with its control characters escaped: any client can write a key, and a terminal obeys
 /// such characters.

@@ -5,19 +5,19 @@ use lock_runtime::{HolderInfo, LockInfo};
 use crate::args::{Show, Store};
 use crate::connect;
 use crate::exit::Failure;
-use crate::report::{Lock, Output, rest, shown};
+use crate::report::{Output, rest, shown};
 
 /// The exit code for a free lock.
 const FREE: u8 = 1;
 
 pub(crate) fn show(store: &Store, options: &Show) -> Result<u8, Failure> {
     connect::runtime()?.block_on(async {
-        let locks = connect::builder(store)?.build()?;
+        let locks = connect::for_operators(store)?;
         locks.check_connection().await?;
         let info = locks.inspect(&options.key).await?;
         let mut output = Output::new();
         match (&info, options.json) {
-            (Some(info), true) => output.json(&Lock::of(info))?,
+            (Some(info), true) => output.json(info)?,
             (Some(info), false) => print(&mut output, info)?,
             (None, true) => {
                 output.json(&serde_json::json!({ "key": options.key, "mode": null, "holders": [], "waiters": 0 }))?;

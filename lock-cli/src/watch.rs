@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::args::{Store, Watch};
 use crate::connect;
 use crate::exit::Failure;
-use crate::report::{Holder, Output, shown};
+use crate::report::{Output, shown};
 use crate::warn;
 
 /// A change as a JSON object.
@@ -19,7 +19,7 @@ struct Change<'a> {
     key: &'a str,
     event: Event,
     #[serde(skip_serializing_if = "Option::is_none")]
-    holder: Option<Holder<'a>>,
+    holder: Option<&'a HolderInfo>,
     waiters: u64,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn watch(store: &Store, options: &Watch) -> Result<u8, Failure> {
         ));
     }
     connect::runtime()?.block_on(async {
-        let locks = connect::builder(store)?.build()?;
+        let locks = connect::for_operators(store)?;
         locks.check_connection().await?;
         let mut output = Output::new();
         let mut before = look(&locks, &options.pattern).await?;
@@ -136,7 +136,7 @@ fn print_changes(
                 time,
                 key: &is.key,
                 event,
-                holder: holder.map(Holder::of),
+                holder,
                 waiters: is.waiters,
             })?;
             continue;
