@@ -14,9 +14,9 @@ plant tokens-of-the-same-second lock-runtime/src/store/redis/ops/next_fence.lua 
 
 plant lost-but-not-ended lock-runtime/src/hold/upkeep/watchdog.rs \
     'held.end_with(EndCause::Lost(reason));
-                return;' \
+                return false;' \
     'let _ = reason;
-                return;'
+                return false;'
 
 plant polled-after-the-deadline lock-runtime/src/hold/tenure.rs \
     '} else if now >= self.deadline() {' \
