@@ -164,7 +164,9 @@ impl<'a> Supervisor<'a> {
         }
         let was_kept = self.ending.is_none();
         self.end_left_over();
-        let was_kept = !self.dismiss_watcher() && was_kept;
+        // What it kills after the command's own end are processes that were left over.
+        let was_killed = self.dismiss_watcher() && code == group::code_of_signal(Signal::SIGKILL as i32);
+        let was_kept = was_kept && !was_killed;
         let released = self.lease.release();
         if !was_kept {
             return LOST;
