@@ -8,6 +8,17 @@
 //! - a thread that waits for signals, and one that waits for ended and stopped children;
 //! - the watcher, a process that kills the group if lockctl has died, stands still, or is late;
 //! - the stage, the process that becomes the command: it asks the kernel to be killed with lockctl.
+//!
+//! ```text
+//! lockctl    main thread: supervisor.rs ◀── events ── lock thread: lease.rs ── LockManager
+//!              │  deadlines, signals,      ◀──────── signals.rs, group.rs: one thread each, for signals and for children
+//!              │  terminal
+//!              ├─ pipe: "until then" ─▶ watcher.rs, a process: SIGKILL to the group at that time, or when the pipe ends
+//!              └─ starts ─▶ stage.rs, a process: asks to be killed with the main thread, then becomes the command
+//! ```
+//!
+//! The deadline that ends a command is read from a clock by the main thread, and by the watcher; no runtime comes
+//! between. The stage waits for the watcher, so a command never runs unwatched.
 
 mod clock;
 mod group;
