@@ -167,7 +167,7 @@ other_targets() { # server | once
     for file in lock-*/tests/*.rs examples/tests/*.rs tests/ui/compile.rs; do
         [ -e "$file" ] || continue
         kind=once
-        ! grep -q lock_tests "$file" || kind=server
+        ! grep -rq lock_tests "${file%.rs}" "$file" 2>/dev/null || kind=server
         [ "$kind" != "$1" ] || basename "$file" .rs
     done
 }

@@ -56,7 +56,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Starts the [stage](stage) of the command as the leader of a group. It waits for [`go`](Self::go).
+    /// Starts the [stage](mod@stage) of the command as the leader of a group. It waits for [`go`](Self::go).
     ///
     /// To be called by the main thread: when the thread that starts it ends, the stage is killed.
     pub(super) fn start(

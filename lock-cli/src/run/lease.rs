@@ -77,10 +77,20 @@ pub(super) fn start(locks: LockManager, options: &Run, events: Sender<Event>) ->
     let runtime = connect::runtime()?;
     let (orders, requests) = unbounded_channel();
     let thread = std::thread::Builder::new().name("lock".into()).spawn(move || {
+        let _ended = Ended(&events);
         runtime.block_on(hold(&locks, request, fencing, &events, requests));
     });
     thread.map_err(|error| Failure::system("no thread can be started", error))?;
     Ok(Lease { orders })
+}
+
+/// Tells the main thread that the lock thread has ended, also by a panic.
+struct Ended<'a>(&'a Sender<Event>);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.send(Event::LockThreadEnded);
+    }
 }
 
 /// Returns the name by which operators see the holder. Arguments may be secrets.
@@ -111,6 +121,8 @@ async fn hold(
     let mut guard = match taken {
         None => return,
         Some(Err(error)) => {
+            // The store may still grant an attempt whose answer did not come.
+            let _ = tokio::time::timeout(CLEAN_UP, locks.shutdown()).await;
             let _ = events.send(Event::Answered(Box::new(Err(error))));
             return;
         }

@@ -51,6 +51,8 @@ enum Event {
     Answered(Box<Result<lease::Held, LockError>>),
     /// The lock was lost.
     Lost(LockError),
+    /// The lock thread has ended.
+    LockThreadEnded,
     /// lockctl got a signal.
     Signal(Signal),
     /// A child has ended, or was stopped.
@@ -93,10 +95,16 @@ fn wait_for_lock(inbox: &Receiver<Event>, lease: &lease::Lease, options: &Run) -
             }
             Ok(Event::Signal(signal @ (Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT))) => {
                 lease.cancel();
+                if signal == Signal::SIGINT && terminal::is_own() {
+                    // As the command would have done.
+                    terminal::interrupt_own_group();
+                }
                 return Err(Failure::new(group::code_of_signal(signal as i32), ""));
             }
+            Ok(Event::LockThreadEnded) | Err(_) => {
+                return Err(Failure::system("the lock thread has ended", "a panic"));
+            }
             Ok(_) => {}
-            Err(_) => return Err(Failure::system("the lock thread has ended", "a panic")),
         }
     }
 }

@@ -111,14 +111,28 @@ impl<'a> Supervisor<'a> {
             is_interrupted: false,
         };
         supervisor.read_deadline();
+        // lockctl may have been stopped, or the machine suspended, since the lock was taken.
+        let left = supervisor.deadline.saturating_sub(clock::now());
+        if !supervisor.held.lock.is_held() || left < supervisor.least() {
+            supervisor.group.signal(Signal::SIGKILL);
+            let reason = if supervisor.held.lock.is_held() {
+                format!(
+                    "lock `{}` could not be renewed before the command was started; see that the store is up",
+                    options.key
+                )
+            } else {
+                supervisor.loss()
+            };
+            return Err(Failure::new(LOST, format!("the command was not run: {reason}")));
+        }
+        group::wait_for_children(events).inspect_err(|_| {
+            supervisor.group.signal(Signal::SIGKILL);
+        })?;
         if let Some(terminal) = &mut supervisor.terminal
             && !terminal::is_in_pipeline()
         {
             terminal.give();
         }
-        group::wait_for_children(events).inspect_err(|_| {
-            group.signal(Signal::SIGKILL);
-        })?;
         group.go();
         Ok(supervisor)
     }
@@ -149,6 +163,9 @@ impl<'a> Supervisor<'a> {
                 Event::Signal(Signal::SIGCONT) if self.is_stopped && self.ending.is_none() => self.go_on(),
                 Event::Signal(signal) => {
                     self.group.signal(signal);
+                }
+                Event::LockThreadEnded => {
+                    self.end("the lock thread has ended, and with it the renewals; report the panic above")
                 }
                 Event::Child(..) | Event::Answered(_) => {}
             }

@@ -64,16 +64,19 @@ fn watch(group: Pid) -> io::Result<bool> {
     let mut until = None::<Duration>;
     loop {
         let left = until.map(|until| until.saturating_sub(clock::now()));
-        if left == Some(Duration::ZERO) {
-            is_killed |= killpg(group, Signal::SIGKILL).is_ok();
-            until = None;
-            continue;
-        }
-        // A poll does not count the time for which the machine is suspended.
-        let limit = left.map(|left| left.min(Duration::from_millis(500)) + Duration::from_micros(100));
+        let is_over = left == Some(Duration::ZERO);
+        // A poll does not count the time for which the machine is suspended. A time that is over may have been moved
+        // by a message that is there already.
+        let slack = Duration::from_micros(if is_over { 0 } else { 100 });
+        let limit = left.map(|left| left.min(Duration::from_millis(500)) + slack);
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut ready = [PollFd::new(&stdin, PollFlags::IN)];
         match poll(&mut ready, limit.as_ref()) {
+            Ok(0) if is_over => {
+                is_killed |= killpg(group, Signal::SIGKILL).is_ok();
+                until = None;
+                continue;
+            }
             Ok(0) | Err(rustix::io::Errno::INTR) => continue,
             Ok(_) => {}
             Err(error) => return Err(error.into()),

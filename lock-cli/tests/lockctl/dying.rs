@@ -11,9 +11,9 @@ fn kill(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
-/// A command that never ends by itself, under a lease of 2 s.
+/// A command that never ends by itself, under a lease of 6 s.
 async fn beating(server: &Server, heart: &Heart) -> (lock_tests::Child, u32) {
-    let mut child = run(server, &["--lease", "2s", "--kill-after", "1h"], &heart.script());
+    let mut child = run(server, &["--lease", "6s", "--kill-after", "1h"], &heart.script());
     let command = pids(&mut child).await[0];
     heart.beats().await;
     (child, command)
@@ -123,7 +123,7 @@ async fn a_command_without_its_watcher_is_ended() {
 async fn a_stopped_command_keeps_its_lock_and_does_not_go_on_without_it() {
     let server = Server::start();
     let script = "echo pids $$; kill -STOP $$; echo went on; kill -STOP $$; echo never";
-    let mut child = run(&server, &["--lease", "1500ms"], script);
+    let mut child = run(&server, &["--lease", "6s"], script);
     let command = pids(&mut child).await[0];
     end_of_renewed_lease(&server).await;
     end_of_renewed_lease(&server).await;

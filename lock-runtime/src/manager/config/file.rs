@@ -32,12 +32,17 @@ impl<'de> Visitor<'de> for Settings {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Config, A::Error> {
         let mut reader = Reader::new(Names::Fields);
+        // Not an error of the format: that shows the line, or the first line of the table, which may be a URL.
+        let mut problem = None;
         while let Some(name) = map.next_key::<String>()? {
             if let Scalar(Some(value)) = map.next_value()? {
-                reader.read_field(&name, &value).map_err(A::Error::custom)?;
+                problem = problem.or(reader.read_field(&name, &value).err());
             }
         }
-        reader.finish().map_err(A::Error::custom)
+        Ok(match problem {
+            None => reader.finish().unwrap_or_else(Config::with_problem),
+            Some(problem) => Config::with_problem(problem),
+        })
     }
 }
 

@@ -44,8 +44,9 @@ use crate::manager::{LockManager, LockManagerBuilder, url};
 /// # From a file
 ///
 /// With the feature `serde`, `Config` implements `Deserialize`, alone or as a part of a service's own
-/// settings. A setting that is not known, given twice or out of range is an error, which names what is
-/// allowed. A time may be a number of seconds or a text. The format must be one that describes itself, as
+/// settings. A setting that is not known, given twice or out of range is an error of [`builder`](Self::builder),
+/// which names what is allowed: an error of the format would show lines of the file, and with them a password of
+/// the URL. A time may be a number of seconds or a text. The format must be one that describes itself, as
 /// TOML, YAML and JSON are.
 ///
 #[cfg_attr(feature = "serde", doc = "```")]
@@ -77,6 +78,9 @@ pub struct Config {
     /// The names by which messages call the settings.
     #[cfg(feature = "tls")]
     names: Names,
+    /// What is wrong with a file.
+    #[cfg(feature = "serde")]
+    problem: Option<String>,
 }
 
 /// The values that are given.
@@ -192,8 +196,13 @@ impl Config {
     /// certificates and keys, and blocks for that.
     ///
     /// # Errors
-    /// [`ConfigError::Settings`] when the file of a certificate or a key cannot be read.
+    /// [`ConfigError::Settings`] when the file of a certificate or a key cannot be read, and when something is wrong
+    /// with the settings of a file.
     pub fn builder(&self) -> Result<LockManagerBuilder, ConfigError> {
+        #[cfg(feature = "serde")]
+        if let Some(problem) = &self.problem {
+            return Err(settings(problem.clone()));
+        }
         let values = &self.values;
         let mut builder = LockManager::builder(&self.url.0).defaults(|mut call| {
             macro_rules! set {
@@ -234,6 +243,17 @@ impl Config {
             builder = builder.legacy_setnx();
         }
         Ok(builder)
+    }
+
+    #[cfg(feature = "serde")]
+    fn with_problem(problem: String) -> Self {
+        Self {
+            url: Url(String::new()),
+            values: Values::default(),
+            #[cfg(feature = "tls")]
+            names: Names::default(),
+            problem: Some(problem),
+        }
     }
 
     /// Reads the file that a setting names.
@@ -496,6 +516,7 @@ mod tests {
     #[test]
     fn a_file_has_the_same_settings_and_says_what_is_wrong_with_them() {
         let json = |text: &str| serde_json::from_str::<Config>(text);
+        let refused = |config: Config| config.builder().map(drop).unwrap_err().to_string();
         let config = json(
             r#"{"url": "memory://", "prefix": "", "lease": 15, "wait": "1500ms", "skew": 0.0, "fair": true, "max_renewals": "3", "max_hold": null}"#,
         );
@@ -528,13 +549,21 @@ mod tests {
             (r#""redis://:s3cret@one""#, "give a table with its `url`"),
             (r#"{"url": {"a": "s3cret"}}"#, "expected a text"),
         ] {
-            let problem = json(text).unwrap_err().to_string();
+            let problem = json(text).map_or_else(|error| error.to_string(), refused);
             assert!(
                 problem.contains(said) && !problem.contains("s3cret"),
                 "{text}: {problem}"
             );
         }
-        let toml = toml::from_str::<Config>("url = \"memory://\"\nlease = \"15\"\nfair = \"yes\"\n");
-        assert!(toml.unwrap_err().to_string().contains("`fair` is `yes`"));
+        // The format's own errors show lines of the file.
+        for (wrong, said) in [
+            ("fair = \"yes\"", "`fair` is `yes`"),
+            ("password = \"s3cret\"", "write `password_file`"),
+            ("max_renewals = 3\nmax_hold = 3", "set the same limit"),
+        ] {
+            let file = format!("url = \"redis://:s3cret@one\"\nlease = \"15\"\n{wrong}\n");
+            let problem = refused(toml::from_str(&file).unwrap());
+            assert!(problem.contains(said) && !problem.contains("s3cret"), "{problem}");
+        }
     }
 }

@@ -238,6 +238,8 @@ impl Reader {
             values: self.values,
             #[cfg(feature = "tls")]
             names: self.names,
+            #[cfg(feature = "serde")]
+            problem: None,
         })
     }
 }
