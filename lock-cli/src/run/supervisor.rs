@@ -165,7 +165,7 @@ impl<'a> Supervisor<'a> {
                     self.group.signal(signal);
                 }
                 Event::LockThreadEnded => {
-                    self.end("the lock thread has ended, and with it the renewals; report the panic above")
+                    self.end("the lock thread has ended, and with it the renewals; report the panic above");
                 }
                 Event::Child(..) | Event::Answered(_) => {}
             }
