@@ -27,14 +27,14 @@ pub(crate) struct Store {
     /// The environment variable keeps a password out of the list of processes.
     #[arg(long, env = "LOCK_URL", hide_env_values = true, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// Prefix of all keys, if the URL has no `?prefix=`; `dist_lock:` if neither is given
-    #[arg(long, global = true)]
+    /// Prefix of all keys, if the URL has no `?prefix=`; `dist_lock:` if neither is given, or this is empty
+    #[arg(long, env = "LOCK_PREFIX", global = true)]
     pub(crate) prefix: Option<String>,
     /// File with the server's password
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, env = "LOCK_PASSWORD_FILE", global = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
     /// Certificate (PEM) of the authority that signed the server's, for rediss:// and the like
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, env = "LOCK_ROOT_CERTIFICATE_FILE", global = true, value_name = "FILE")]
     pub(crate) root_certificate: Option<PathBuf>,
 }
 

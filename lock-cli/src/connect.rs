@@ -34,10 +34,11 @@ pub(crate) fn for_operators(store: &Store) -> Result<LockManager, Failure> {
 /// Returns a builder for the store's manager.
 pub(crate) fn builder(store: &Store) -> Result<LockManagerBuilder, Failure> {
     let mut builder = LockManager::builder(url(store)?);
-    if let Some(prefix) = &store.prefix {
+    // An empty variable counts as not set, as for a service.
+    if let Some(prefix) = store.prefix.as_ref().filter(|prefix| !prefix.is_empty()) {
         builder = builder.prefix(prefix);
     }
-    if let Some(file) = &store.password_file {
+    if let Some(file) = store.password_file.as_ref().filter(|file| !file.as_os_str().is_empty()) {
         builder = builder.password_file(file);
     }
     if let Some(certificate) = root_certificate(store)? {
@@ -47,7 +48,11 @@ pub(crate) fn builder(store: &Store) -> Result<LockManagerBuilder, Failure> {
 }
 
 pub(crate) fn root_certificate(store: &Store) -> Result<Option<Vec<u8>>, Failure> {
-    let Some(file) = &store.root_certificate else {
+    let Some(file) = store
+        .root_certificate
+        .as_ref()
+        .filter(|file| !file.as_os_str().is_empty())
+    else {
         return Ok(None);
     };
     let read = fs::read(file);

@@ -10,6 +10,7 @@ use crate::args::{List, Store};
 use crate::connect;
 use crate::exit::Failure;
 use crate::report::{Output, holders, rest, shown};
+use crate::warn;
 
 pub(crate) fn list(store: &Store, options: &List) -> Result<u8, Failure> {
     connect::runtime()?.block_on(async {
@@ -33,6 +34,12 @@ pub(crate) fn list(store: &Store, options: &List) -> Result<u8, Failure> {
                 print(&mut output, &info, options.json)?;
             }
             output.flush()?;
+        }
+        if seen.is_empty() && !options.json {
+            warn(&format!(
+                "no held lock under the prefix `{}` matches",
+                shown(locks.prefix())
+            ));
         }
         Ok(0)
     })

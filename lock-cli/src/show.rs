@@ -22,7 +22,15 @@ pub(crate) fn show(store: &Store, options: &Show) -> Result<u8, Failure> {
             (None, true) => {
                 output.json(&serde_json::json!({ "key": options.key, "mode": null, "holders": [], "waiters": 0 }))?;
             }
-            (None, false) => output.line(&format!("{}  free", shown(&options.key)))?,
+            // With the prefix: the lock may be another one than was meant.
+            (None, false) => {
+                let whole = format!("{}{}", locks.prefix(), options.key);
+                output.line(&format!(
+                    "{}  free (nothing under `{}`)",
+                    shown(&options.key),
+                    shown(&whole)
+                ))?;
+            }
         }
         output.flush()?;
         let is_held = info.is_some_and(|info| !info.holders.is_empty());

@@ -201,7 +201,7 @@ impl Error for LockError {
 ///
 /// It does not convert into a [`LockError`], which is always about one lock: an annotated function
 /// whose manager is missing returns [`LockError::NotConfigured`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The URL is not understood.
@@ -236,6 +236,13 @@ pub enum ConfigError {
         /// The problem, and what to do.
         problem: Box<str>,
     },
+}
+
+/// Shows the message: an error that `main` returns is printed by `Debug`.
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for ConfigError {

@@ -1,6 +1,7 @@
 //! `ls`, `show`, `watch`, `release` and `doctor`.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use lock_runtime::LockManager;
 use lock_tests::certificates::Certificate;
@@ -59,7 +60,24 @@ fn locks_are_listed_as_the_server_finds_them() {
 async fn one_lock_is_shown_with_its_holders() {
     let server = Server::start();
     let free = lockctl(&server, &["show", KEY]);
-    assert_eq!((code(&free), &*said(&free)), (1, "job  free\n"));
+    assert_eq!(
+        (code(&free), &*said(&free)),
+        (1, "job  free (nothing under `dist_lock:job`)\n")
+    );
+    // As a service with these variables would see it.
+    let mut other = Command::new(env!("CARGO_BIN_EXE_lockctl"));
+    other.args(["show", KEY]).env("LOCK_URL", server.url());
+    let of_shop = other.env("LOCK_PREFIX", "shop:").output().unwrap();
+    assert!(
+        said(&of_shop).contains("nothing under `shop:job`"),
+        "{}",
+        said(&of_shop)
+    );
+    let of_both = other
+        .env("LOCK_URL", format!("{}?prefix=", server.url()))
+        .output()
+        .unwrap();
+    assert!(errors(&of_both).contains("`LOCK_PREFIX`"), "{}", errors(&of_both));
     let free = lockctl(&server, &["show", KEY, "--json"]);
     let lock: serde_json::Value = serde_json::from_str(&said(&free)).unwrap();
     assert_eq!((code(&free), &lock["mode"]), (1, &serde_json::Value::Null));

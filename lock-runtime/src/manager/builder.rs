@@ -586,7 +586,7 @@ impl LockManagerBuilder {
         self.url = url;
         match (self.prefix.take(), of_url) {
             (Some(set), Some(of_url)) if set != of_url => Err(format!(
-                "it names the prefix `{of_url}`, and the builder sets `{set}`: give the prefix in one of the two places"
+                "it names the prefix `{of_url}`, and the settings (`LOCK_PREFIX`, a file, or the builder) give `{set}`: give the prefix in one of the two places"
             )),
             (set, of_url) => Ok(set.or(of_url).unwrap_or_else(|| DEFAULT_PREFIX.to_owned())),
         }

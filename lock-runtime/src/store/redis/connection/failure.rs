@@ -41,7 +41,7 @@ fn inside_script<'a>(code: &str, detail: &'a str) -> Option<&'a str> {
     (code == "ERR" && detail.contains("Error running script")).then_some(inner)
 }
 
-const LOG_IN: &str = "give a valid user and password in the URL, `redis://user:password@host:port`";
+const LOG_IN: &str = "give a valid user and password in the URL, `redis://user:password@host:port`, or a password file";
 
 const OF_CLUSTER: &str = "give the URL of the cluster, `redis+cluster://host,host`";
 
@@ -477,7 +477,7 @@ mod tests {
                           take a key in one kind of mode everywhere, or choose another key or prefix";
         let memory = "OOM command not allowed when used memory > 'maxmemory'; give the server more memory, or free some; locks need the \
                       maxmemory-policy noeviction";
-        let log_in = "give a valid user and password in the URL, `redis://user:password@host:port`";
+        let log_in = "give a valid user and password in the URL, `redis://user:password@host:port`, or a password file";
         let cluster = "give the URL of the cluster, `redis+cluster://host,host`";
         for (answer, text) in [
             ("WRONGTYPE Operation against a key holding the wrong kind of value", other_kind.to_owned()),
