@@ -20,23 +20,20 @@ mod redis;
 
 mod in_memory {
     keeps_all!(crate::place::InMemory::new());
+    keeps_histories!(crate::place::InMemory::new());
 }
 
 mod on_a_server {
     keeps_all!(crate::place::AsTheDocumentedUser::start());
+    keeps_histories!(crate::place::AsTheDocumentedUser::start());
 }
 
 mod on_a_quorum_in_memory {
     keeps_what_a_quorum_offers!(crate::place::QuorumInMemory::new());
-
-    // Not on servers: whoever has not heard from most of them for a second leaves the queue, and a busy machine may stand still for as long.
-    mod crowd {
-        keeps! { crate::place::QuorumInMemory::new(); queue: many_come_and_go_and_each_gets_the_lock_once }
-    }
 }
 
 mod on_a_quorum_of_servers {
-    keeps_what_a_quorum_offers!(crate::place::QuorumOfServers::start());
+    keeps_what_a_quorum_grants_at_once!(crate::place::QuorumOfServers::start());
 }
 
 mod behind_a_cluster {

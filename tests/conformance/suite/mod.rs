@@ -130,7 +130,12 @@ macro_rules! keeps_all {
             force_hands_the_lock_to_the_next,
             a_list_has_what_is_held_and_matches,
         }
+    };
+}
 
+/// Random histories: of the store's scripts, whichever way leads to the server.
+macro_rules! keeps_histories {
+    ($place:expr) => {
         keeps! { $place; model:
             histories_of_exclusive_locks_follow_the_model,
             histories_of_several_keys_follow_the_model,
@@ -145,7 +150,7 @@ macro_rules! keeps_all {
 /// What a quorum offers: exclusive locks, in the order of the calls that wait.
 macro_rules! keeps_what_a_quorum_offers {
     ($place:expr) => {
-        keeps_exclusive_locks!($place, of_many_contenders_no_two_are_granted);
+        keeps_what_a_quorum_grants_at_once!($place);
 
         keeps! { $place; queue:
             a_free_key_is_granted_at_once,
@@ -164,7 +169,25 @@ macro_rules! keeps_what_a_quorum_offers {
             whoever_waits_sees_the_holder,
             a_release_by_another_value_hands_over_nothing,
             the_same_release_twice_hands_over_once,
+            many_come_and_go_and_each_gets_the_lock_once,
         }
+
+        mod handed_over {
+            keeps! { $place; multi: whoever_was_handed_one_goes_on_to_all }
+
+            keeps! { $place; inspect:
+                a_held_lock_tells_holder_lease_token_and_who_waits,
+                force_hands_the_lock_to_the_next,
+            }
+        }
+    };
+}
+
+/// What a quorum promises while nobody waits. It is also tried on servers; the rest is not: whoever has not heard from most of them for a
+/// second leaves the queue, and a busy machine may stand still for as long.
+macro_rules! keeps_what_a_quorum_grants_at_once {
+    ($place:expr) => {
+        keeps_exclusive_locks!($place, of_many_contenders_no_two_are_granted);
 
         // It keeps none of several keys while it waits for another one.
         keeps! { $place; multi:
@@ -172,7 +195,6 @@ macro_rules! keeps_what_a_quorum_offers {
             nothing_is_taken_when_one_key_is_busy,
             ones_own_value_is_granted_all_again,
             whoever_holds_some_and_finds_others_busy_gives_them_back,
-            whoever_was_handed_one_goes_on_to_all,
             one_token_is_above_those_of_all_keys,
             all_run_out_by_themselves,
             many_who_want_some_of_all_never_have_one_together,
@@ -180,9 +202,7 @@ macro_rules! keeps_what_a_quorum_offers {
 
         keeps! { $place; inspect:
             a_free_lock_is_nothing_to_tell,
-            a_held_lock_tells_holder_lease_token_and_who_waits,
             a_lease_that_is_over_is_not_told,
-            force_hands_the_lock_to_the_next,
             a_list_has_what_is_held_and_matches,
         }
     };
