@@ -36,6 +36,9 @@ pub(crate) struct Store {
     /// Certificate (PEM) of the authority that signed the server's, for rediss:// and the like
     #[arg(long, env = "LOCK_ROOT_CERTIFICATE_FILE", global = true, value_name = "FILE")]
     pub(crate) root_certificate: Option<PathBuf>,
+    /// Longest lease of a quorum's locks, the same as in all services; 30s if they set none
+    #[arg(long, env = "LOCK_LONGEST_LEASE", global = true, value_name = "TIME")]
+    pub(crate) longest_lease: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -53,6 +56,9 @@ pub(crate) enum Command {
     /// Take a lock away from its holders
     #[command(after_help = "Exit code: 0 if the lock was taken away, 1 if it was free, 64 without --force.")]
     Release(Release),
+    /// Let the masters of a quorum vote that give no vote because they may have forgotten some: before its first use, or after a restart of all
+    #[command(after_help = "Exit code: 0 if there was such a master, 1 if there was none, 64 without --force.")]
+    OpenQuorum(OpenQuorum),
     /// Check the server's settings and permissions
     #[command(
         after_help = "Exit code: 0 if all is well, 1 if there is something to do, 69 if the store cannot be reached."
@@ -136,6 +142,13 @@ pub(crate) struct Release {
     /// The key
     pub(crate) key: String,
     /// Do it. The holders go on until they notice, beside the next one
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct OpenQuorum {
+    /// Do it. No process may hold a lock that such a master has forgotten: another one could get it as well
     #[arg(long)]
     pub(crate) force: bool,
 }

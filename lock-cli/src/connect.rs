@@ -1,9 +1,10 @@
 //! The manager of the store that the command line names.
 
+use std::ffi::OsString;
 use std::fs;
 use std::time::Duration;
 
-use lock_runtime::{LockManager, LockManagerBuilder};
+use lock_runtime::{Config, LockManager, LockManagerBuilder};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Store;
@@ -31,20 +32,33 @@ pub(crate) fn for_operators(store: &Store) -> Result<LockManager, Failure> {
     Ok(builder(store)?.response_timeout(PATIENCE).build()?)
 }
 
-/// Returns a builder for the store's manager.
+/// Returns a builder for the store's manager, set up as a service is by the same variables; options come before them. What a service sets for
+/// its calls counts for `run` where that has no option of its own.
 pub(crate) fn builder(store: &Store) -> Result<LockManagerBuilder, Failure> {
-    let mut builder = LockManager::builder(url(store)?);
-    // An empty variable counts as not set, as for a service.
-    if let Some(prefix) = store.prefix.as_ref().filter(|prefix| !prefix.is_empty()) {
-        builder = builder.prefix(prefix);
-    }
-    if let Some(file) = store.password_file.as_ref().filter(|file| !file.as_os_str().is_empty()) {
-        builder = builder.password_file(file);
-    }
-    if let Some(certificate) = root_certificate(store)? {
-        builder = builder.root_certificate(certificate);
-    }
-    Ok(builder)
+    let mut options = vec![("LOCK_URL", OsString::from(url(store)?))];
+    let files = [
+        ("LOCK_PASSWORD_FILE", &store.password_file),
+        ("LOCK_ROOT_CERTIFICATE_FILE", &store.root_certificate),
+    ];
+    options.extend(
+        files
+            .into_iter()
+            .filter_map(|(name, file)| Some((name, file.as_ref()?.into()))),
+    );
+    let words = [
+        ("LOCK_PREFIX", &store.prefix),
+        ("LOCK_LONGEST_LEASE", &store.longest_lease),
+    ];
+    options.extend(
+        words
+            .into_iter()
+            .filter_map(|(name, word)| Some((name, word.as_ref()?.into()))),
+    );
+    let variables = std::env::vars_os().filter(|(name, _)| !options.iter().any(|(option, _)| name == option));
+    let options = options
+        .iter()
+        .map(|(name, value)| (OsString::from(name), value.clone()));
+    Ok(Config::from_vars("LOCK_", variables.chain(options))?.builder()?)
 }
 
 pub(crate) fn root_certificate(store: &Store) -> Result<Option<Vec<u8>>, Failure> {

@@ -6,6 +6,7 @@ mod connect;
 mod doctor;
 mod exit;
 mod list;
+mod open;
 mod release;
 mod report;
 mod run;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Show(options) => show::show(&cli.store, &options),
         Command::Watch(options) => watch::watch(&cli.store, &options),
         Command::Release(options) => release::release(&cli.store, &options),
+        Command::OpenQuorum(options) => open::open_quorum(&cli.store, &options),
         Command::Doctor(options) => doctor::doctor(&cli.store, &options),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -11,3 +11,5 @@ mod running;
 mod stage;
 #[path = "lockctl/terminal.rs"]
 mod terminal;
+#[path = "lockctl/topologies.rs"]
+mod topologies;

@@ -68,7 +68,10 @@ pub(super) fn start(locks: LockManager, options: &Run, events: Sender<Event>) ->
         .at_least(options.at_least)
         .fair(options.fair)
         .fencing(options.fencing)
-        // A command may run for as long as it likes.
+        // Not as a service sets it for its calls: a command may run for as long as it likes, under a lock of its own.
+        .renew(true)
+        .pipelined(false)
+        .reentrant(false)
         .max_renewals(u32::MAX);
     if let Some(command) = options.command.first() {
         request = request.label(Box::leak(label(command).into_boxed_str()));

@@ -38,7 +38,12 @@ pub(crate) fn errors(output: &Output) -> String {
 
 /// `lockctl run` with these options of its own and a script, as a child to talk to.
 pub(crate) fn run(server: &Server, options: &[&str], script: &str) -> Child {
-    let mut builder = Builder::new(env!("CARGO_BIN_EXE_lockctl")).env("LOCK_URL", server.url());
+    run_at(&server.url(), options, script)
+}
+
+/// The same at a URL.
+pub(crate) fn run_at(url: &str, options: &[&str], script: &str) -> Child {
+    let mut builder = Builder::new(env!("CARGO_BIN_EXE_lockctl")).env("LOCK_URL", url);
     for argument in ["run", "--key", KEY]
         .iter()
         .chain(options)

@@ -1,0 +1,87 @@
+//! `lockctl` on several servers.
+
+use std::process::{Command, Output, Stdio};
+
+use lock_tests::{ClusterGroup, Server};
+
+use crate::stage::{Heart, STORED, code, end_of_renewed_lease, errors, is_alive, pids, run_at};
+
+fn lockctl_at(url: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockctl"));
+    command.args(arguments).env("LOCK_URL", url).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+struct Quorum([Server; 3]);
+
+impl Quorum {
+    fn start() -> Self {
+        Self(std::array::from_fn(|_| Server::start()))
+    }
+
+    fn url(&self) -> String {
+        let addresses = self.0.each_ref().map(|server| server.addr().to_string());
+        format!("redlock://{}", addresses.join(","))
+    }
+}
+
+#[tokio::test]
+async fn a_command_outlives_one_master_of_a_quorum_and_not_a_majority() {
+    let masters = Quorum::start();
+    let opened = lockctl_at(&masters.url(), &["open-quorum", "--force"]);
+    assert_eq!(code(&opened), 0, "{}", errors(&opened));
+    let heart = Heart::new();
+    let options = ["--lease", "6s", "--kill-after", "1h"];
+    let mut child = run_at(&masters.url(), &options, &heart.script());
+    let command = pids(&mut child).await[0];
+    heart.beats().await;
+    masters.0[0].kill();
+    let ends = end_of_renewed_lease(&masters.0[2]).await;
+    assert!(is_alive(command), "{}", child.errors());
+    masters.0[1].kill();
+    assert_eq!(child.exit().await.code(), Some(76));
+    assert!(!is_alive(command));
+    assert!(heart.last().unwrap() < ends, "{:?} {ends:?}", heart.last());
+}
+
+#[test]
+fn a_quorum_is_opened_by_force_only_and_by_the_settings_of_its_services() {
+    let masters = Quorum::start();
+    let url = masters.url();
+    let unasked = lockctl_at(&url, &["open-quorum"]);
+    assert_eq!(code(&unasked), 64);
+    assert!(errors(&unasked).contains("give `--force`"), "{}", errors(&unasked));
+    let closed = lockctl_at(&url, &["run", "--key", "job", "--wait", "0", "true"]);
+    assert_eq!(code(&closed), 69, "{}", errors(&closed));
+    let opened = lockctl_at(&url, &["open-quorum", "--force"]);
+    assert_eq!(code(&opened), 0, "{}", errors(&opened));
+    let again = lockctl_at(&url, &["open-quorum", "--force"]);
+    assert_eq!(code(&again), 1, "{}", errors(&again));
+    let other = lockctl_at(
+        &url,
+        &["run", "--longest-lease", "1m30s", "--key", "job", "--wait", "0", "true"],
+    );
+    assert_eq!(code(&other), 69);
+    assert!(errors(&other).contains("longest"), "{}", errors(&other));
+
+    let no_quorum = lockctl_at(&masters.0[0].url(), &["open-quorum", "--force"]);
+    assert_eq!(code(&no_quorum), 64);
+    assert!(errors(&no_quorum).contains("no quorum"), "{}", errors(&no_quorum));
+}
+
+#[tokio::test]
+async fn a_command_goes_on_while_its_slot_moves_and_its_master_is_replaced() {
+    let cluster = ClusterGroup::start_steady().await;
+    let slot = cluster.slot_of(STORED);
+    let mut child = run_at(&cluster.url(), &["--lease", "6s"], "echo ready; read _; exit 4");
+    child.line("ready").await;
+    let former = cluster.owner(slot).await;
+    let owner = cluster.other_master(former);
+    cluster.move_slot(slot, owner).await;
+    let replica = cluster.replica_of(owner).unwrap();
+    cluster.failover(replica).await;
+    end_of_renewed_lease(cluster.server(replica)).await;
+    child.say("");
+    assert_eq!(child.exit().await.code(), Some(4), "{}", child.errors());
+    assert!(!cluster.server(replica).exists(STORED));
+}
