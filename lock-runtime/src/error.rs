@@ -319,7 +319,8 @@ fn closed_when(began: bool) -> String {
              `shutdown_grace`; {LOOK_FIRST}"
         )
     } else {
-        "asked for while its manager shut down, or after that; stop calling locked functions before `shutdown()`"
+        "asked for while its manager shut down, or after that, and its body did not begin; for a service that ends, this is as it should be; \
+         elsewhere call `shutdown()` after the last locked function"
             .to_owned()
     }
 }
@@ -827,8 +828,8 @@ mod tests {
                     key: key(),
                     began: false,
                 },
-                "lock `inventory:7` was asked for while its manager shut down, or after that; stop calling locked functions before \
-                 `shutdown()`",
+                "lock `inventory:7` was asked for while its manager shut down, or after that, and its body did not begin; for a service that \
+                 ends, this is as it should be; elsewhere call `shutdown()` after the last locked function",
             ),
             (
                 LockError::Closed {

@@ -21,18 +21,26 @@
 //! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
 //! ```
 //!
-//! - [`distributed_lock`](macro@distributed_lock) is the attribute. Its page describes the
-//!   arguments and the syntax of keys.
-//! - [`LockManager`] takes locks in a store: Redis or Valkey, as one server, behind sentinels, as a
-//!   cluster, or as a quorum of independent masters (RedLock); or the memory of this process for
-//!   examples and tests. [`LockManager::connect`] lists the URLs. [`init`] creates the global manager
-//!   at start-up.
-//! - [`LockManager::lock`] takes a lock without the attribute, as a guard or around a future.
-//! - [`current`] returns the lock that the calling code runs under.
-//! - [`assert_locked!`] asserts that a function runs under a lock. The feature `testing` adds a kit
-//!   for unit tests.
-//! - [`LockError`] is the error type of all of them. [`ConfigError`] describes a manager that is
-//!   not set up correctly.
+//! [`distributed_lock`](macro@distributed_lock) is the attribute; its page describes the arguments and the syntax of keys. [`init`] creates the
+//! global manager at start-up, and [`LockManager::connect`] lists the URLs: Redis or Valkey as one server, behind sentinels, as a cluster, or as
+//! a quorum of independent masters (RedLock), or the memory of this process for examples and tests.
+//!
+//! The book, in `docs/` of the repository, begins with the first lock in five minutes (`docs/start.md`), and goes on to the choice of keys and
+//! times, fencing with a database, jobs, web services, and what to do at 3 a.m.; `./docs/build` makes pages of it.
+//!
+//! # By subject
+//!
+//! | subject | items |
+//! |---|---|
+//! | the locked function | [`distributed_lock`](macro@distributed_lock), [`current`], [`HeldLock`], [`OnLost`], [`assert_locked!`] |
+//! | locks without the attribute | [`LockManager::lock`], [`LockRequest`], [`LockGuard`], [`LockMode`], [`HandoverLimits`] |
+//! | set-up | [`init`], [`init_with`], [`global`], [`LockManager`], [`LockManagerBuilder`], [`Config`], [`Credentials`], [`Backoff`], [`QuorumMaster`], [`clock`] |
+//! | errors | [`LockError`], [`LostReason`], [`RequestProblem`], [`KeyProblem`], [`StoreError`]; of a manager that is not set up correctly, [`ConfigError`] |
+//! | fencing | [`FencingToken`] |
+//! | the state of a lock | [`LockManager::inspect`], [`LockPages`], [`LockInfo`], [`MasterInfo`], [`HolderInfo`], [`Holder`] |
+//! | the state of a service | [`Health`], [`HealthChanges`], [`ServerHealth`], [`ServerRole`], [`ServerState`], [`Stats`] |
+//! | limits | [`MIN_LEASE`], [`MAX_LEASE`], [`MAX_KEY_LEN`], [`MAX_KEYS`] |
+//! | unit tests | the module `testing`, by the feature of this name: locks that another host holds, that are lost, or whose store is out of reach |
 //!
 //! # Features
 //!

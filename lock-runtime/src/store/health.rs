@@ -120,6 +120,24 @@ impl Health {
     }
 }
 
+/// One line for a log: whether locks can be taken, and for each server its role, its state, and the last failure if it is not connected.
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_ready() { "ready" } else { "not ready" })?;
+        for server in &self.servers {
+            write!(f, "; {} {} {}", server.role, server.address, server.state)?;
+            if let Some(error) = server
+                .last_error
+                .as_ref()
+                .filter(|_| server.state != ServerState::Connected)
+            {
+                write!(f, " ({error})")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The changes of a manager's health: see
 /// [`LockManager::health_changes`](crate::LockManager::health_changes).
 #[derive(Debug)]
@@ -176,5 +194,21 @@ mod tests {
         assert!(health(&[Connected, Degraded], 0).is_ready());
         assert!(health(&[Connected, Degraded, Down], 1).is_ready());
         assert!(!health(&[Connected, Down, Down], 1).is_ready());
+    }
+
+    #[test]
+    fn health_is_one_line_with_the_failures_that_last() {
+        use ServerState::{Connected, Down};
+        let mut health = health(&[Connected, Down], 1);
+        for server in &mut health.servers {
+            server.last_error = Some(StoreError::permanent("the password is wrong"));
+        }
+        assert_eq!(
+            health.to_string(),
+            "ready; master a connected; master a down (the password is wrong; correct the store or its configuration)"
+        );
+        health.may_miss = 0;
+        assert!(health.to_string().starts_with("not ready; master a"), "{health}");
+        assert_eq!(Health::default().to_string(), "ready");
     }
 }
