@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use lock_runtime::{Config, LockManager, LockManagerBuilder};
+use redis::ClientTlsConfig;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Store;
@@ -62,16 +64,26 @@ pub(crate) fn builder(store: &Store) -> Result<LockManagerBuilder, Failure> {
 }
 
 pub(crate) fn root_certificate(store: &Store) -> Result<Option<Vec<u8>>, Failure> {
-    let Some(file) = store
-        .root_certificate
-        .as_ref()
-        .filter(|file| !file.as_os_str().is_empty())
-    else {
-        return Ok(None);
-    };
-    let read = fs::read(file);
-    let read = read.map_err(|error| Failure::usage(format!("{}: {error}; give a PEM file", file.display())));
-    read.map(Some)
+    let file = store.root_certificate.as_ref();
+    let file = file.filter(|file| !file.as_os_str().is_empty());
+    file.map(|file| pem(file)).transpose()
+}
+
+/// Returns the certificate by which `lockctl` shows who it is, as the variables name it.
+pub(crate) fn client_certificate() -> Result<Option<ClientTlsConfig>, Failure> {
+    let file = |name| std::env::var_os(name).filter(|file| !file.is_empty());
+    let files = file("LOCK_CLIENT_CERTIFICATE_FILE").zip(file("LOCK_CLIENT_KEY_FILE"));
+    let read = files.map(|(certificate, key)| {
+        Ok(ClientTlsConfig {
+            client_cert: pem(Path::new(&certificate))?,
+            client_key: pem(Path::new(&key))?,
+        })
+    });
+    read.transpose()
+}
+
+fn pem(file: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(file).map_err(|error| Failure::usage(format!("{}: {error}; give a PEM file", file.display())))
 }
 
 /// Returns a runtime on the calling thread.

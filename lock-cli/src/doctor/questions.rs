@@ -75,7 +75,7 @@ async fn connect(store: &Store, address: &str) -> Result<MultiplexedConnection, 
         // An error means that there is one already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let certificates = TlsCertificates {
-            client_tls: None,
+            client_tls: connect::client_certificate().map_err(|failure| failure.message)?,
             root_cert,
         };
         Client::build_with_tls(server, certificates)

@@ -210,6 +210,33 @@ fn the_doctor_asks_over_tls_and_each_master_of_a_quorum() {
         said(&output)
     );
 
+    let strict = Server::builder()
+        .tls(Certificate::Valid)
+        .arg("tls-auth-clients", "yes")
+        .start();
+    let files = strict.tls_files();
+    let ask = |with_certificate: bool| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockctl"));
+        command
+            .arg("doctor")
+            .env("LOCK_URL", strict.url())
+            .env("LOCK_ROOT_CERTIFICATE_FILE", &files.authority);
+        if with_certificate {
+            command
+                .env("LOCK_CLIENT_CERTIFICATE_FILE", &files.certificate)
+                .env("LOCK_CLIENT_KEY_FILE", &files.key);
+        }
+        command.output().unwrap()
+    };
+    let known = ask(true);
+    assert_eq!(code(&known), 0, "{}", said(&known));
+    assert!(
+        said(&known).contains("permissions") && !said(&known).contains("skipped"),
+        "{}",
+        said(&known)
+    );
+    assert_eq!(code(&ask(false)), 1);
+
     let masters = [Server::start(), Server::start(), Server::start()];
     let url = format!(
         "redlock://{},{},{}",
