@@ -1,10 +1,9 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use lock_runtime::LockMode;
 
@@ -18,7 +17,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The store, which every subcommand but `completions` needs.
+/// The store, which every subcommand but `completions` needs. A file may be empty, as a variable may be: a path may not, for clap.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Store")]
 pub(crate) struct Store {
@@ -31,11 +30,11 @@ pub(crate) struct Store {
     #[arg(long, env = "LOCK_PREFIX", global = true)]
     pub(crate) prefix: Option<String>,
     /// File with the server's password
-    #[arg(long, env = "LOCK_PASSWORD_FILE", global = true, value_name = "FILE")]
-    pub(crate) password_file: Option<PathBuf>,
+    #[arg(long, env = "LOCK_PASSWORD_FILE", global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) password_file: Option<OsString>,
     /// Certificate (PEM) of the authority that signed the server's, for rediss:// and the like
-    #[arg(long, env = "LOCK_ROOT_CERTIFICATE_FILE", global = true, value_name = "FILE")]
-    pub(crate) root_certificate: Option<PathBuf>,
+    #[arg(long, env = "LOCK_ROOT_CERTIFICATE_FILE", global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) root_certificate: Option<OsString>,
     /// Longest lease of a quorum's locks, the same as in all services; 30s if they set none
     #[arg(long, env = "LOCK_LONGEST_LEASE", global = true, value_name = "TIME")]
     pub(crate) longest_lease: Option<String>,

@@ -1,6 +1,6 @@
 //! The manager of the store that the command line names.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -37,36 +37,27 @@ pub(crate) fn for_operators(store: &Store) -> Result<LockManager, Failure> {
 /// Returns a builder for the store's manager, set up as a service is by the same variables; options come before them. What a service sets for
 /// its calls counts for `run` where that has no option of its own.
 pub(crate) fn builder(store: &Store) -> Result<LockManagerBuilder, Failure> {
-    let mut options = vec![("LOCK_URL", OsString::from(url(store)?))];
-    let files = [
-        ("LOCK_PASSWORD_FILE", &store.password_file),
-        ("LOCK_ROOT_CERTIFICATE_FILE", &store.root_certificate),
+    let options = [
+        ("LOCK_URL", Some(OsStr::new(url(store)?))),
+        ("LOCK_PREFIX", store.prefix.as_deref().map(OsStr::new)),
+        ("LOCK_LONGEST_LEASE", store.longest_lease.as_deref().map(OsStr::new)),
+        ("LOCK_PASSWORD_FILE", store.password_file.as_deref()),
+        ("LOCK_ROOT_CERTIFICATE_FILE", store.root_certificate.as_deref()),
     ];
-    options.extend(
-        files
-            .into_iter()
-            .filter_map(|(name, file)| Some((name, file.as_ref()?.into()))),
-    );
-    let words = [
-        ("LOCK_PREFIX", &store.prefix),
-        ("LOCK_LONGEST_LEASE", &store.longest_lease),
-    ];
-    options.extend(
-        words
-            .into_iter()
-            .filter_map(|(name, word)| Some((name, word.as_ref()?.into()))),
-    );
-    let variables = std::env::vars_os().filter(|(name, _)| !options.iter().any(|(option, _)| name == option));
-    let options = options
+    let others = std::env::vars_os().filter(|(name, _)| !options.iter().any(|(option, _)| name == option));
+    let given = options
         .iter()
-        .map(|(name, value)| (OsString::from(name), value.clone()));
-    Ok(Config::from_vars("LOCK_", variables.chain(options))?.builder()?)
+        .filter_map(|(name, value)| Some((name.into(), value.as_ref()?.into())));
+    Ok(Config::from_vars("LOCK_", others.chain(given))?.builder()?)
+}
+
+/// Returns the path that an option or its variable names. An empty one counts as not set, as for a service.
+pub(crate) fn named(file: Option<&OsStr>) -> Option<&Path> {
+    file.filter(|file| !file.is_empty()).map(Path::new)
 }
 
 pub(crate) fn root_certificate(store: &Store) -> Result<Option<Vec<u8>>, Failure> {
-    let file = store.root_certificate.as_ref();
-    let file = file.filter(|file| !file.as_os_str().is_empty());
-    file.map(|file| pem(file)).transpose()
+    named(store.root_certificate.as_deref()).map(pem).transpose()
 }
 
 /// Returns the certificate by which `lockctl` shows who it is, as the variables name it.

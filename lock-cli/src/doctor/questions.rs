@@ -62,7 +62,7 @@ async fn connect(store: &Store, address: &str) -> Result<MultiplexedConnection, 
     let url = url_of(url, address).ok_or("its URL is not understood")?;
     // Errors of the crate do not name the URL.
     let mut server = url.into_connection_info().map_err(|error| error.to_string())?;
-    if let Some(file) = &store.password_file {
+    if let Some(file) = connect::named(store.password_file.as_deref()) {
         let password = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
         let settings = server
             .redis_settings()

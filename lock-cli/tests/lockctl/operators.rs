@@ -9,7 +9,7 @@ use lock_tests::children::{Builder, Child};
 use lock_tests::server::Kind;
 use lock_tests::{Server, patient};
 
-use crate::stage::{KEY, STORED, code, errors, lockctl, said};
+use crate::stage::{KEY, STORED, code, errors, lockctl, lockctl_at, quorum_of, said};
 
 /// Writes that many locks `many:1`, … of another host into a server.
 fn write_locks(server: &Server, count: usize) {
@@ -224,7 +224,9 @@ fn the_doctor_asks_over_tls_and_each_master_of_a_quorum() {
         if with_certificate {
             command
                 .env("LOCK_CLIENT_CERTIFICATE_FILE", &files.certificate)
-                .env("LOCK_CLIENT_KEY_FILE", &files.key);
+                .env("LOCK_CLIENT_KEY_FILE", &files.key)
+                // Counts as not set.
+                .env("LOCK_PASSWORD_FILE", "");
         }
         command.output().unwrap()
     };
@@ -238,14 +240,9 @@ fn the_doctor_asks_over_tls_and_each_master_of_a_quorum() {
     assert_eq!(code(&ask(false)), 1);
 
     let masters = [Server::start(), Server::start(), Server::start()];
-    let url = format!(
-        "redlock://{},{},{}",
-        masters[0].addr(),
-        masters[1].addr(),
-        masters[2].addr()
-    );
+    let url = quorum_of(&masters);
     masters[2].cmd(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
-    let output = lockctl(&masters[0], &["--url", &url, "doctor"]);
+    let output = lockctl_at(&url, &["doctor"]);
     assert_eq!(code(&output), 1, "{}", said(&output));
     for master in &masters {
         let version = format!("{}: version", master.addr());

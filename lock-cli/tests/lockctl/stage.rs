@@ -15,12 +15,20 @@ pub(crate) const STORED: &str = "dist_lock:job";
 
 /// `lockctl` for a server, to be run to its end.
 pub(crate) fn lockctl(server: &Server, arguments: &[&str]) -> Output {
+    lockctl_at(&server.url(), arguments)
+}
+
+/// The same for a URL.
+pub(crate) fn lockctl_at(url: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockctl"));
-    command
-        .args(arguments)
-        .env("LOCK_URL", server.url())
-        .stdin(Stdio::null());
+    command.args(arguments).env("LOCK_URL", url).stdin(Stdio::null());
     command.output().unwrap()
+}
+
+/// The URL of a quorum of these servers.
+pub(crate) fn quorum_of(masters: &[Server]) -> String {
+    let addresses: Vec<_> = masters.iter().map(|master| master.addr().to_string()).collect();
+    format!("redlock://{}", addresses.join(","))
 }
 
 /// The exit code of a program that was not ended by a signal.

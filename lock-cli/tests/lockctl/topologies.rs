@@ -1,44 +1,27 @@
 //! `lockctl` on several servers.
 
-use std::process::{Command, Output, Stdio};
-
 use lock_tests::{ClusterGroup, Server};
 
-use crate::stage::{Heart, STORED, code, end_of_renewed_lease, errors, is_alive, pids, run_at};
+use crate::stage::{Heart, STORED, code, end_of_renewed_lease, errors, is_alive, lockctl_at, pids, quorum_of, run_at};
 
-fn lockctl_at(url: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lockctl"));
-    command.args(arguments).env("LOCK_URL", url).stdin(Stdio::null());
-    command.output().unwrap()
-}
-
-struct Quorum([Server; 3]);
-
-impl Quorum {
-    fn start() -> Self {
-        Self(std::array::from_fn(|_| Server::start()))
-    }
-
-    fn url(&self) -> String {
-        let addresses = self.0.each_ref().map(|server| server.addr().to_string());
-        format!("redlock://{}", addresses.join(","))
-    }
+fn three_masters() -> [Server; 3] {
+    std::array::from_fn(|_| Server::start())
 }
 
 #[tokio::test]
 async fn a_command_outlives_one_master_of_a_quorum_and_not_a_majority() {
-    let masters = Quorum::start();
-    let opened = lockctl_at(&masters.url(), &["open-quorum", "--force"]);
+    let masters = three_masters();
+    let opened = lockctl_at(&quorum_of(&masters), &["open-quorum", "--force"]);
     assert_eq!(code(&opened), 0, "{}", errors(&opened));
     let heart = Heart::new();
     let options = ["--lease", "6s", "--kill-after", "1h"];
-    let mut child = run_at(&masters.url(), &options, &heart.script());
+    let mut child = run_at(&quorum_of(&masters), &options, &heart.script());
     let command = pids(&mut child).await[0];
     heart.beats().await;
-    masters.0[0].kill();
-    let ends = end_of_renewed_lease(&masters.0[2]).await;
+    masters[0].kill();
+    let ends = end_of_renewed_lease(&masters[2]).await;
     assert!(is_alive(command), "{}", child.errors());
-    masters.0[1].kill();
+    masters[1].kill();
     assert_eq!(child.exit().await.code(), Some(76));
     assert!(!is_alive(command));
     assert!(heart.last().unwrap() < ends, "{:?} {ends:?}", heart.last());
@@ -46,8 +29,8 @@ async fn a_command_outlives_one_master_of_a_quorum_and_not_a_majority() {
 
 #[test]
 fn a_quorum_is_opened_by_force_only_and_by_the_settings_of_its_services() {
-    let masters = Quorum::start();
-    let url = masters.url();
+    let masters = three_masters();
+    let url = quorum_of(&masters);
     let unasked = lockctl_at(&url, &["open-quorum"]);
     assert_eq!(code(&unasked), 64);
     assert!(errors(&unasked).contains("give `--force`"), "{}", errors(&unasked));
@@ -64,7 +47,7 @@ fn a_quorum_is_opened_by_force_only_and_by_the_settings_of_its_services() {
     assert_eq!(code(&other), 69);
     assert!(errors(&other).contains("longest"), "{}", errors(&other));
 
-    let no_quorum = lockctl_at(&masters.0[0].url(), &["open-quorum", "--force"]);
+    let no_quorum = lockctl_at(&masters[0].url(), &["open-quorum", "--force"]);
     assert_eq!(code(&no_quorum), 64);
     assert!(errors(&no_quorum).contains("no quorum"), "{}", errors(&no_quorum));
 }
