@@ -20,12 +20,10 @@ mod redis;
 
 mod in_memory {
     keeps_all!(crate::place::InMemory::new());
-    keeps_histories!(crate::place::InMemory::new());
 }
 
 mod on_a_server {
     keeps_all!(crate::place::AsTheDocumentedUser::start());
-    keeps_histories!(crate::place::AsTheDocumentedUser::start());
 }
 
 mod on_a_quorum_in_memory {

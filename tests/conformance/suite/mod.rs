@@ -130,12 +130,7 @@ macro_rules! keeps_all {
             force_hands_the_lock_to_the_next,
             a_list_has_what_is_held_and_matches,
         }
-    };
-}
 
-/// Random histories: of the store's scripts, whichever way leads to the server.
-macro_rules! keeps_histories {
-    ($place:expr) => {
         keeps! { $place; model:
             histories_of_exclusive_locks_follow_the_model,
             histories_of_several_keys_follow_the_model,
