@@ -12,6 +12,10 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::stage::{STORED, gone};
 
+/// Says `begun` and waits, in one process: a shell may lose a SIGINT while it starts another. The quotes keep what is typed apart from
+/// what is printed.
+const BEGUN_AND_WAITING: &str = "exec 3<> <(:); echo be\"\"gun; read <&3";
+
 /// An interactive shell on a pseudo-terminal of its own.
 struct Shell {
     process: Child,
@@ -108,7 +112,6 @@ impl Drop for Shell {
 async fn a_command_has_the_terminal_and_the_shell_gets_it_back() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
-    // The quotes keep what is typed apart from what is printed.
     shell.types("lockctl run --key job -- bash -c 'echo be\"\"gun; read line; echo got \"$line\"; exit 5'\n");
     shell.shows("begun").await;
     shell.types("words\n");
@@ -116,7 +119,7 @@ async fn a_command_has_the_terminal_and_the_shell_gets_it_back() {
     shell.types("echo code $?\n");
     shell.shows("code 5").await;
 
-    shell.types("lockctl run --key job -- bash -c 'echo be\"\"gun; sleep 1000'\n");
+    shell.types(&format!("lockctl run --key job -- bash -c '{BEGUN_AND_WAITING}'\n"));
     shell.shows("begun").await;
     shell.types("\u{3}");
     shell.types("echo code $?\n");
@@ -124,7 +127,10 @@ async fn a_command_has_the_terminal_and_the_shell_gets_it_back() {
     assert!(!server.exists(STORED));
 
     // Ctrl-C ends the script around it as well, as without lockctl.
-    shell.types("bash -c 'lockctl run --key job -- bash -c \"echo be\\\"\\\"gun; sleep 1000\"; echo went o\"\"n'\n");
+    let script = BEGUN_AND_WAITING.replace('"', "\\\"");
+    shell.types(&format!(
+        "bash -c 'lockctl run --key job -- bash -c \"{script}\"; echo went o\"\"n'\n"
+    ));
     shell.shows("begun").await;
     shell.types("\u{3}");
     shell.types("echo code $?\n");
@@ -172,7 +178,9 @@ async fn a_command_can_be_stopped_and_goes_on_with_its_lock_only() {
 async fn a_command_in_a_pipeline_leaves_the_terminal_to_the_others_until_it_reads_it() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
-    shell.types("lockctl run --key job -- sh -c 'echo be\"\"gun; sleep 1000' | cat\n");
+    shell.types(&format!(
+        "lockctl run --key job -- bash -c '{BEGUN_AND_WAITING}' | cat\n"
+    ));
     shell.shows("begun").await;
     shell.types("\u{3}");
     shell.types("echo code ${PIPESTATUS[0]}\n");

@@ -5,6 +5,7 @@
 //! - [`cluster`]: three masters with a third of the slots each, and a replica of each, with slots moved and failovers at a word.
 //! - [`proxy`]: a TCP proxy that speaks RESP and loses, delays, holds, doubles or forges what passes through it.
 //! - [`children`]: a second process with a line protocol, to be stopped and killed.
+//! - [`old_client`]: a service that still takes locks as before Redis 2.6.12.
 //! - [`judge`]: says from records whether two holders overlapped and whether tokens grew.
 //! - [`door`]: the same for locks that several may hold at once, as it happens.
 //! - [`cases`], [`on_each`]: make tests of a table.
@@ -27,6 +28,7 @@ pub mod clock;
 pub mod cluster;
 pub mod door;
 pub mod judge;
+pub mod old_client;
 pub mod patience;
 pub mod permissions;
 pub mod proxy;
@@ -43,6 +45,7 @@ pub use clock::{Lag, Stamp};
 pub use cluster::ClusterGroup;
 pub use door::Door;
 pub use judge::{Judge, StoreJudge};
+pub use old_client::OldClient;
 pub use patience::{PATIENCE, PATIENT, eventually, eventually_some, patient};
 pub use proxy::{Action, Command, Flow, Proxy};
 pub use report::chain;

@@ -1,6 +1,5 @@
 //! The lock pattern from before Redis 2.6.12: each of its rules, with a client that still uses it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -8,22 +7,21 @@ use async_trait::async_trait;
 use lock_runtime::store::redis::LegacySetnxStore;
 use lock_runtime::store::{Attempt, LockStore, Ownership, QueueOutcome};
 use lock_runtime::{ConfigError, LockError, LockManager, LostReason, current, distributed_lock};
-use lock_tests::children::{Builder as ChildBuilder, Child};
-use lock_tests::{PATIENCE, PATIENT, Server, eventually};
+use lock_tests::{OldClient, PATIENCE, PATIENT, Server, eventually};
 
 use crate::place::{Ask, Client, GRANTED, LONG, Place, STEP, assert_cancelled, is_about};
 
 /// What a lock is called here, and the old clients' name for it.
-pub(crate) const NAME: &str = "inventory:7";
+const NAME: &str = "inventory:7";
 const KEY: &str = "inventory:7_lock";
 /// What tells the holder of ours.
-pub(crate) const SIDE: &str = "%lock-old:{inventory:7_lock}";
+const SIDE: &str = "%lock-old:{inventory:7_lock}";
 
 /// A server with locks in the old form.
-pub(crate) struct BesideOldNeighbours(Server);
+struct BesideOldNeighbours(Server);
 
 impl BesideOldNeighbours {
-    pub(crate) fn start() -> Self {
+    fn start() -> Self {
         Self(Server::start())
     }
 }
@@ -66,43 +64,10 @@ impl Place for BesideOldNeighbours {
 
 /// The promises of every store but those of a queue.
 mod as_any_store {
-    keeps_exclusive_locks!(crate::legacy::rules::BesideOldNeighbours::start());
+    keeps_exclusive_locks!(crate::legacy::BesideOldNeighbours::start());
 }
 
-/// A service that has not been moved yet.
-pub(crate) struct Neighbour(pub(crate) Child);
-
-impl Neighbour {
-    pub(crate) async fn start(server: &Server) -> Self {
-        Self::with_clock_ahead(server, Duration::ZERO).await
-    }
-
-    async fn with_clock_ahead(server: &Server, ahead: Duration) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance/legacy/old_client.py");
-        let address = server.addr();
-        let mut child = ChildBuilder::new("python3")
-            .arg(script)
-            .arg(address.ip().to_string())
-            .arg(address.port().to_string())
-            .arg(NAME)
-            .arg(ahead.as_millis().to_string())
-            .spawn();
-        child.line("ready").await;
-        Self(child)
-    }
-
-    async fn does(&mut self, order: &str) -> String {
-        self.0.say(order);
-        self.0.line("").await.text
-    }
-
-    /// Takes the lock for a minute.
-    async fn takes(&mut self) {
-        assert_eq!(self.does("try 60000").await, "taken");
-    }
-}
-
-pub(crate) fn manager(server: &Server) -> LockManager {
+fn manager(server: &Server) -> LockManager {
     LockManager::builder(&server.url())
         .prefix("")
         .legacy_setnx()
@@ -112,10 +77,10 @@ pub(crate) fn manager(server: &Server) -> LockManager {
         .unwrap()
 }
 
-async fn both() -> (BesideOldNeighbours, Client, Neighbour) {
+async fn both() -> (BesideOldNeighbours, Client, OldClient) {
     let place = BesideOldNeighbours::start();
     let ours = place.client("ours");
-    let neighbour = Neighbour::start(&place.0).await;
+    let neighbour = OldClient::start(&place.0, NAME).await;
     (place, ours, neighbour)
 }
 
@@ -426,7 +391,7 @@ async fn an_annotated_function_is_renewed_and_waits_for_old_clients() {
 async fn a_neighbour_whose_clock_is_ahead_takes_our_lock_and_the_body_is_cancelled() {
     let (place, ..) = both().await;
     let locks = manager(&place.0);
-    let mut neighbour = Neighbour::with_clock_ahead(&place.0, 2 * LONG).await;
+    let mut neighbour = OldClient::with_clock_ahead(&place.0, NAME, 2 * LONG).await;
     let (inside, is_inside) = tokio::sync::oneshot::channel();
     let body = tokio::spawn({
         let request = locks.lock(NAME).lease(LONG);

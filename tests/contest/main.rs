@@ -16,6 +16,8 @@
 //! Clocks that differ would permit more overlaps. Here there is one clock, so there is no further
 //! excuse.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::collections::HashSet;
 use std::fmt;
 use std::future::poll_fn;
@@ -24,14 +26,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use lock_runtime::{Backoff, LockError, LockManager, current};
-use lock_tests::{PATIENCE, Server};
+use lock_tests::{OldClient, PATIENCE, Server};
 use redis::aio::MultiplexedConnection;
 
-use crate::legacy::rules::{NAME, Neighbour, SIDE};
-
+/// What the lock is called here.
+const NAME: &str = "inventory:7";
 /// Of each kind.
 const CLIENTS: usize = 3;
-/// In all, unless `OLD_NEIGHBOUR_ROUNDS` says otherwise.
+/// In all, unless `CONTEST_ROUNDS` says otherwise.
 const ROUNDS: u64 = 400;
 const COUNTER: &str = "rounds";
 /// Of ours.
@@ -40,11 +42,12 @@ const LEASE: Duration = Duration::from_millis(300);
 /// One stay inside. Times are in µs since 1970.
 #[derive(Clone, Debug)]
 struct Stay {
-    ours: bool,
+    /// Not after the store gave the lock. A busy host may let much time pass until the holder is inside.
+    given: u64,
     from: u64,
     to: u64,
-    /// When the lock was to end, in ms, as it was written when it was taken. Ours may have been renewed since.
-    ends: u64,
+    /// When the lock was to end, in ms. `None` for ours.
+    ends: Option<u64>,
 }
 
 /// A `GETSET` that came late.
@@ -111,7 +114,7 @@ impl Record {
     }
 
     fn had_ended(stay: &Stay, at: u64) -> bool {
-        !stay.ours && stay.ends < at / 1000
+        stay.ends.is_some_and(|ends| ends < at / 1000)
     }
 
     /// Whether the lock under this stay was overwritten, and with a time that was over at that moment.
@@ -119,27 +122,26 @@ impl Record {
         let written_by_old: HashSet<u64> = self
             .stays
             .iter()
-            .filter(|stay| !stay.ours)
-            .map(|stay| stay.ends)
+            .filter_map(|stay| stay.ends)
             .chain(self.overwrites.iter().map(|overwrite| overwrite.written))
             .collect();
-        let mut standing = vec![stay.ends];
-        let mut looked_at = 0;
-        while let Some(&ends) = standing.get(looked_at) {
-            for overwrite in &self.overwrites {
-                // What ours wrote when it was renewed, nobody else has.
-                let renewed = looked_at == 0
-                    && stay.ours
-                    && !written_by_old.contains(&overwrite.found)
-                    && (overwrite.answered >= stay.from && overwrite.sent <= stay.to);
-                let is_next = overwrite.found == ends || renewed;
-                if is_next && overwrite.sent <= at && !standing.contains(&overwrite.written) {
-                    standing.push(overwrite.written);
-                }
-            }
-            looked_at += 1;
+        // What ours wrote, also when it was renewed, nobody else has.
+        let was_ours = |overwrite: &Overwrite| {
+            !written_by_old.contains(&overwrite.found) && overwrite.answered >= stay.given && overwrite.sent <= stay.to
+        };
+        // In place of the stay's own time, and then in place of those.
+        let mut written = Vec::new();
+        while let Some(next) = self.overwrites.iter().find(|overwrite| {
+            let was_own = stay
+                .ends
+                .map_or_else(|| was_ours(overwrite), |ends| overwrite.found == ends);
+            (was_own || written.contains(&overwrite.found))
+                && overwrite.sent <= at
+                && !written.contains(&overwrite.written)
+        }) {
+            written.push(next.written);
         }
-        standing.iter().skip(1).any(|written| *written < at / 1000)
+        written.iter().any(|written| *written < at / 1000)
     }
 }
 
@@ -164,24 +166,22 @@ fn now_inside() -> Option<u64> {
 }
 
 /// One of ours, inside. It notes at each poll that it is still there.
-async fn stay_inside(connection: &mut MultiplexedConnection, record: &Mutex<Record>, stay: Duration) {
-    let Some(from) = now_inside() else {
+async fn stay_inside(record: &Mutex<Record>, stay: Duration) {
+    let (Some(lock), Some(from)) = (current(), now_inside()) else {
         return;
     };
+    let since_asked = LEASE.saturating_sub(lock.remaining());
     let nth = {
         let mut record = record.lock().unwrap();
-        let (ours, to, ends) = (true, from, 0);
-        record.stays.push(Stay { ours, from, to, ends });
+        record.stays.push(Stay {
+            given: from - u64::try_from(since_asked.as_micros()).unwrap(),
+            from,
+            to: from,
+            ends: None,
+        });
         record.stays.len() - 1
     };
-    let mut body = pin!(async {
-        let side: Option<String> = redis::cmd("GET").arg(SIDE).query_async(connection).await.unwrap();
-        let ends = side.as_deref().and_then(|side| side.split(':').next()?.parse().ok());
-        if now_inside().is_some() {
-            record.lock().unwrap().stays[nth].ends = ends.unwrap_or(0);
-        }
-        tokio::time::sleep(stay).await;
-    });
+    let mut body = pin!(tokio::time::sleep(stay));
     poll_fn(|cx| {
         if let Some(now) = now_inside() {
             record.lock().unwrap().stays[nth].to = now;
@@ -209,7 +209,7 @@ async fn contend(
             ..0.12 => (request.at_least(Duration::from_millis(6)), 1),
             _ => (request, fastrand::u64(0..3)),
         };
-        let inside = stay_inside(&mut connection, &record, Duration::from_millis(stay));
+        let inside = stay_inside(&record, Duration::from_millis(stay));
         match request.run(inside).await {
             Ok(()) => ends.done += 1,
             Err(LockError::Lost { .. }) => ends.cancelled += 1,
@@ -232,10 +232,10 @@ fn read(line: &str, record: &mut Record) -> bool {
     let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     match (line.split_whitespace().next(), numbers.as_slice()) {
         (Some("hold"), &[from, to, ends]) => record.stays.push(Stay {
-            ours: false,
+            given: from,
             from,
             to,
-            ends,
+            ends: Some(ends),
         }),
         (Some("overwrote"), &[sent, answered, found, written]) => record.overwrites.push(Overwrite {
             sent,
@@ -251,12 +251,12 @@ fn read(line: &str, record: &mut Record) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn old_clients_and_ours_overlap_no_more_than_the_old_pattern_permits() {
-    let rounds = std::env::var("OLD_NEIGHBOUR_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
+    let rounds = std::env::var("CONTEST_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     let server = Server::start();
     let record = Arc::<Mutex<Record>>::default();
     let mut neighbours = Vec::new();
     for _ in 0..CLIENTS {
-        neighbours.push(Neighbour::start(&server).await);
+        neighbours.push(OldClient::start(&server, NAME).await);
     }
     let mut ours = Vec::new();
     for _ in 0..CLIENTS {
@@ -293,7 +293,7 @@ async fn old_clients_and_ours_overlap_no_more_than_the_old_pattern_permits() {
         ends.timed_out += one.timed_out;
     }
     let record = std::mem::take(&mut *record.lock().unwrap());
-    let ours = record.stays.iter().filter(|stay| stay.ours).count();
+    let ours = record.stays.iter().filter(|stay| stay.ends.is_none()).count();
     let theirs = record.stays.len() - ours;
     let ruling = record.judge();
     println!(
@@ -314,7 +314,12 @@ mod judge {
     /// Times in ms.
     fn stay(ours: bool, from: u64, to: u64, ends: u64) -> Stay {
         let (from, to) = (from * 1000, to * 1000);
-        Stay { ours, from, to, ends }
+        Stay {
+            given: from,
+            from,
+            to,
+            ends: (!ours).then_some(ends),
+        }
     }
 
     fn overwrite(at: u64, found: u64, written: u64) -> Overwrite {
@@ -381,5 +386,12 @@ mod judge {
         let stays = [stay(true, 100, 300, 1000), stay(false, 200, 400, 2000)];
         assert_eq!(of(&stays, &[overwrite(150, 1234, 199)]).overwritten, 1);
         assert_eq!(of(&stays, &[overwrite(50, 1234, 199)]).violations.len(), 1);
+        // It was given the lock before that, and was not inside yet.
+        let [one, another] = stays;
+        let given = 40_000;
+        assert_eq!(
+            of(&[Stay { given, ..one }, another], &[overwrite(50, 1234, 199)]).overwritten,
+            1
+        );
     }
 }

@@ -1,4 +1,0 @@
-//! Beside the lock of before Redis 2.6.12, which other services still use.
-
-mod contest;
-mod rules;
