@@ -10,7 +10,7 @@
 //!   [`SentinelGroup::failover`] is not held up by that.
 //! - The old master of a manual failover is told to be a replica only about ten seconds later and accepts writes until then. The same
 //!   is true of a killed master that [returns as a master](SentinelGroup::restart_as_left).
-//! - A sentinel that was stopped for two seconds or more only watches for the next 30 seconds (its "tilt" mode).
+//! - A sentinel that stood still for two seconds or more only watches for the next [`TILT`] (its "tilt" mode).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -32,7 +32,11 @@ pub const DOWN_AFTER: Duration = Duration::from_millis(1500);
 /// The `failover-timeout` of the sentinels: short, so that a test can have several failovers.
 pub const FAILOVER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long every wait of a group lasts before it gives up. A sentinel may rest for 30 seconds after a pause.
+/// The `tilt-period` of the sentinels, where their version lets it be set. By default it is 30 seconds, and a replica that was without its
+/// master for more than ten times [`DOWN_AFTER`] before the sentinels see that is never promoted.
+pub const TILT: Duration = Duration::from_secs(3);
+
+/// How long every wait of a group lasts before it gives up. A sentinel of an old version may rest for 30 seconds after a pause.
 const LIMIT: Duration = PATIENCE.saturating_mul(3);
 
 const QUORUM: usize = 2;
@@ -88,7 +92,11 @@ impl Builder {
             async move { found.then_some(()) }
         })
         .await;
-        let sentinel = || self.sentinel(&following).start();
+        let sentinel = || {
+            let sentinel = self.sentinel(&following).start();
+            limit_tilt(&sentinel);
+            sentinel
+        };
         let group = SentinelGroup {
             sentinels: [sentinel(), sentinel(), sentinel()],
             nodes,
@@ -262,7 +270,7 @@ impl SentinelGroup {
     pub async fn restart(&self, port: u16) {
         let server = self.server(port);
         if self.is_sentinel(port) {
-            server.start_again_as_left();
+            self.restart_as_left(port);
         } else {
             server.start_again_with(format!("replicaof 127.0.0.1 {}", self.master().await));
         }
@@ -283,7 +291,11 @@ impl SentinelGroup {
     /// Starts a killed process again with the configuration that it had, and returns when it answers: a node that was the master
     /// takes itself for one until the sentinels tell it otherwise.
     pub fn restart_as_left(&self, port: u16) {
-        self.server(port).start_again_as_left();
+        let server = self.server(port);
+        server.start_again_as_left();
+        if self.is_sentinel(port) {
+            limit_tilt(server);
+        }
     }
 
     /// Begins a manual failover and returns the port of the sentinel that leads it. Waits while that is refused because one
@@ -404,6 +416,11 @@ impl Drop for SentinelGroup {
             }
         }
     }
+}
+
+/// Sets the [`TILT`] of a sentinel. Redis 6.2 has no such command.
+fn limit_tilt(sentinel: &Server) {
+    let _ = sentinel.try_cmd(&["SENTINEL", "DEBUG", "tilt-period", &TILT.as_millis().to_string()]);
 }
 
 /// A process that would not answer must not be asked.

@@ -1,7 +1,9 @@
 //! Sentinels name the master, and another one after each failover.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
+use lock_tests::server::Kind;
 use lock_tests::{SentinelGroup, eventually};
 
 #[tokio::test]
@@ -54,6 +56,26 @@ async fn a_paused_master_is_replaced_and_follows_when_it_goes_on() {
     group.settled().await;
     assert_ne!(group.master().await, first);
     assert_eq!(group.server(first).info("role"), "slave");
+}
+
+/// Sentinels that stood still only watch for a while. When they judge again, the replicas must not have been without their master for so
+/// long that none is fit to be promoted. Redis 6.2 cannot be told to watch for a shorter time.
+#[tokio::test]
+async fn a_master_is_replaced_that_is_killed_after_the_machine_has_stood_still() {
+    let group = SentinelGroup::start().await;
+    let version = group.server(group.sentinel_ports()[0]).version();
+    if version.kind == Kind::Redis && !version.is_at_least(Kind::Redis, 7, 0) {
+        return;
+    }
+    for port in group.sentinel_ports() {
+        group.pause(port);
+    }
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    for port in group.sentinel_ports() {
+        group.resume(port);
+    }
+    let killed = group.kill_master().await;
+    assert_ne!(group.master().await, killed);
 }
 
 #[tokio::test]
