@@ -62,12 +62,12 @@ pub(crate) fn root_certificate(store: &Store) -> Result<Option<Vec<u8>>, Failure
 
 /// Returns the certificate by which `lockctl` shows who it is, as the variables name it.
 pub(crate) fn client_certificate() -> Result<Option<ClientTlsConfig>, Failure> {
-    let file = |name| std::env::var_os(name).filter(|file| !file.is_empty());
-    let files = file("LOCK_CLIENT_CERTIFICATE_FILE").zip(file("LOCK_CLIENT_KEY_FILE"));
+    let [certificate, key] = ["LOCK_CLIENT_CERTIFICATE_FILE", "LOCK_CLIENT_KEY_FILE"].map(std::env::var_os);
+    let files = named(certificate.as_deref()).zip(named(key.as_deref()));
     let read = files.map(|(certificate, key)| {
         Ok(ClientTlsConfig {
-            client_cert: pem(Path::new(&certificate))?,
-            client_key: pem(Path::new(&key))?,
+            client_cert: pem(certificate)?,
+            client_key: pem(key)?,
         })
     });
     read.transpose()

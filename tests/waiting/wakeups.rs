@@ -565,7 +565,7 @@ fn with_restricted_users() -> Server {
     let server = Server::start();
     for (user, rules) in RESTRICTED {
         let mut command = vec!["ACL", "SETUSER", user, "on", ">secret", "~*", "+@all"];
-        let sharded = server.version().is_at_least(lock_tests::server::Kind::Redis, 7, 0);
+        let sharded = server.version().is_7();
         command.extend(
             rules
                 .iter()

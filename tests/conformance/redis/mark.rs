@@ -9,7 +9,6 @@ use lock_runtime::clock::BootClock;
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{AcquireAllRequest, ContentionSlot, Effect, LockStore, Ownership, Receipt, StoreError};
-use lock_tests::server::Kind;
 use lock_tests::{Action, PATIENCE, PATIENT, Proxy, Server, chain, eventually, eventually_some};
 use tokio::task::JoinSet;
 
@@ -113,7 +112,7 @@ fn server_time(server: &Server) -> u64 {
 
 /// Whether the plain way is one command, which takes the lock before the mark is read.
 fn takes_by_set(server: &Server) -> bool {
-    server.version().kind == Kind::Valkey || server.version().is_at_least(Kind::Redis, 7, 0)
+    server.version().is_7()
 }
 
 #[tokio::test]

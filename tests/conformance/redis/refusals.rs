@@ -9,7 +9,6 @@ use std::time::Duration;
 use lock_runtime::{LockError, LockManager, LockManagerBuilder};
 use lock_tests::certificates::Certificate;
 use lock_tests::proxy::Close;
-use lock_tests::server::Kind;
 use lock_tests::{Action, Command, PATIENCE, Proxy, Server, chain, eventually, patient};
 
 fn unhurried(url: &str) -> LockManagerBuilder {
@@ -131,7 +130,7 @@ async fn protected_mode_is_told_with_what_to_do() {
         .arg("protected-mode", "yes")
         .start();
     // Before 7.0, an address to listen at turns the mode off.
-    if server.version().kind == Kind::Redis && !server.version().is_at_least(Kind::Redis, 7, 0) {
+    if !server.version().is_7() {
         return;
     }
     address.set_port(server.port());

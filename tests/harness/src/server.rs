@@ -51,10 +51,10 @@ pub struct Version {
 }
 
 impl Version {
-    /// Whether this is that kind of server, of that version or a later one.
+    /// Returns `true` if this can do what came with Redis 7.0: for Valkey, which began there, and for that version or a later one.
     #[must_use]
-    pub fn is_at_least(self, kind: Kind, major: u32, minor: u32) -> bool {
-        self.kind == kind && (self.major, self.minor) >= (major, minor)
+    pub fn is_7(self) -> bool {
+        self.kind == Kind::Valkey || self.major >= 7
     }
 }
 
@@ -198,7 +198,7 @@ impl Builder {
              user {CONTROL_USER} on >{CONTROL_PASSWORD} ~* &* +@all\n"
         );
         let mut line = |name: &str, value: &str| lines.extend([name, " ", value, "\n"]);
-        if version.kind == Kind::Valkey || version.major >= 7 {
+        if version.is_7() {
             line("enable-debug-command", "yes");
         }
         match self.persistence {
@@ -883,11 +883,12 @@ mod tests {
         };
         assert_eq!(parse_version("Valkey server v=9.1.2 sha=00000000:1"), Some(valkey));
         assert_eq!(parse_version("something else"), None);
-        assert!(
-            redis.is_at_least(Kind::Redis, 7, 0)
-                && !redis.is_at_least(Kind::Redis, 7, 2)
-                && !redis.is_at_least(Kind::Valkey, 7, 0)
-        );
+        let old = Version {
+            major: 6,
+            minor: 2,
+            ..redis
+        };
+        assert!(redis.is_7() && valkey.is_7() && !old.is_7());
     }
 
     #[test]
