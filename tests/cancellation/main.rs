@@ -2,10 +2,12 @@
 //!
 //! - [`on_a_server`]: real calls on a real server, combined with every fate of their requests and
 //!   replies.
+//! - [`batches`]: calls whose requests are sent together.
 //! - [`scripted`]: a store whose every step is under the test's control, and which says exactly what was sent and released.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod batches;
 mod connection;
 mod dropping;
 mod on_a_server;

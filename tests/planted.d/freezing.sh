@@ -7,8 +7,8 @@ plant grant-not-taken-back lock-runtime/src/acquire/callers.rs \
     'not within'
 
 plant claimed-after-it-was-taken-back lock-runtime/src/acquire/callers.rs \
-    'self.at_stake().take().is_some_and(|stake| stake.taken_back.is_none())' \
-    'self.at_stake().take().is_some()' \
+    'mine.as_mut().filter(|mine| mine.taken_back.is_none())' \
+    'mine.as_mut()' \
     lib acquire::callers::tests::a_call_has_twice_the_time_after_each_grant_it_has_lost \
     'the call has what it has lost'
 

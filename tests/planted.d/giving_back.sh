@@ -41,3 +41,15 @@ plant refusals-like-silence lock-runtime/src/store/abandon.rs \
     '() = back, if attempt != ReleaseAttempt::MayLandLater => {}' \
     promises giving_back::a_server_that_takes_no_writes_is_asked_to_take_a_place_back_a_few_times_a_second \
     'tries in'
+
+plant unused-batcher-stays lock-runtime/src/store/redis/connection/batcher.rs \
+    '() = unused => {}' \
+    '() = unused, if false => {}' \
+    cancellation batches::calls_that_are_dropped_with_their_manager_leave_no_lock_and_no_connection \
+    'the connections to be closed'
+
+plant batch-refused-for-good lock-runtime/src/store/access.rs \
+    'Some(Err(error)) if error.effect() == Effect::None => {}' \
+    'Some(Err(error)) if false && error.effect() == Effect::None => {}' \
+    cancellation batches::scripts_that_the_server_has_forgotten_are_sent_again_for_each_of_many \
+    'NOSCRIPT'

@@ -3,7 +3,7 @@
 plant former-master-still-awaited lock-runtime/src/store/redis/connection/slot.rs \
     '() = self.inner.server.place.changed(live.generation) => {' \
     '() = std::future::pending::<()>() => {' \
-    sentinel failover::a_call_that_a_silent_master_owes_an_answer_goes_on_at_the_next_one \
+    sentinel failover::calls_that_a_silent_master_owes_an_answer_go_on_at_the_next_one \
     'Elapsed'
 
 plant replica-taken-for-master lock-runtime/src/store/redis/connection/slot.rs \
@@ -65,3 +65,9 @@ plant places-kept-at-the-next-master lock-runtime/src/store/redis/mod.rs \
     '' \
     sentinel failover::the_new_master_does_not_offer_the_lock_to_calls_that_have_had_it \
     'Busy'
+
+plant batches-of-the-former-awaited lock-runtime/src/store/redis/connection/slot.rs \
+    'async move { followed.place.changed(generation).await },' \
+    'async move { drop(followed); std::future::pending().await },' \
+    sentinel failover::calls_that_a_silent_master_owes_an_answer_go_on_at_the_next_one \
+    'Elapsed'

@@ -37,7 +37,7 @@ plant refused-take-forgotten lock-runtime/src/acquire/attempt.rs \
     'a lock that its waiter could not take'
 
 plant place-never-given-back lock-runtime/src/store/redis/connection/batcher.rs \
-    'self.0.taken.fetch_sub(1, Ordering::SeqCst);' \
+    'capacity.taken.fetch_sub(1, Ordering::SeqCst);' \
     '' \
     promises waiting::calls_that_are_polled_no_more_take_no_other_calls_place_on_the_connection \
     'calls that are polled no more'

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use lock_runtime::{Backoff, LockError, LockManager, LockRequest, current};
+use lock_runtime::{Backoff, LockError, LockGuard, LockManager, LockRequest, current};
 use lock_tests::proxy::{Close, Hit};
 use lock_tests::{Action, Command, Flow, PATIENCE, Proxy, Server, Stamp, eventually, eventually_some};
 use tokio::sync::{oneshot, watch};
@@ -481,11 +481,16 @@ fn patient_with_connections(url: &str) -> LockManager {
     LockManager::builder(url).response_timeout(PATIENCE).build().unwrap()
 }
 
+/// Returns a call that a first poll sends, however many others this task has polled.
+fn begun(locks: &LockManager, number: u32) -> Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send>> {
+    Box::pin(tokio::task::unconstrained(locks.lock(format!("{number}")).acquire()))
+}
+
 /// Hundreds of calls for free keys are begun and then never polled again, as by a consumer of `buffer_unordered` that waits for a lock in its
 /// loop: first so many that all of them are sent, then more that wait to be sent. A call for another free key gets it.
 #[tokio::test]
 async fn calls_that_are_polled_no_more_take_no_other_calls_place_on_the_connection() {
-    const FROZEN: usize = 600;
+    const FROZEN: u32 = 600;
     let server = Server::start();
     let locks = patient_with_connections(&server.url());
     locks.check_connection().await.unwrap();
@@ -493,7 +498,7 @@ async fn calls_that_are_polled_no_more_take_no_other_calls_place_on_the_connecti
     let mut context = Context::from_waker(Waker::noop());
     let mut frozen = Vec::new();
     for number in 0..FROZEN {
-        let mut call: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(locks.lock(format!("{number}")).acquire());
+        let mut call = begun(&locks, number);
         assert!(call.as_mut().poll(&mut context).is_pending());
         frozen.push(call);
     }
@@ -521,7 +526,7 @@ async fn calls_that_wait_to_be_sent_and_are_polled_no_more_are_passed_over() {
     let mut context = Context::from_waker(Waker::noop());
     let frozen: Vec<_> = (0..2_000)
         .map(|number| {
-            let mut call: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(locks.lock(format!("{number}")).acquire());
+            let mut call = begun(&locks, number);
             assert!(call.as_mut().poll(&mut context).is_pending());
             call
         })

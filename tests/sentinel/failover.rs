@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use lock_runtime::{LockError, LockManager, LostReason, ServerRole, ServerState};
+use lock_runtime::{LockError, LockManager, LockRequest, LostReason, ServerRole, ServerState};
 use lock_tests::clock::ticking;
 use lock_tests::sentinel::{MASTER_NAME, SentinelGroup};
 use lock_tests::{PATIENCE, Server, Stamp, eventually};
 use redis::Value;
+use tokio::task::JoinSet;
 
 pub(crate) const KEY: &str = "dist_lock:stock:7";
 
@@ -189,8 +190,9 @@ async fn nothing_goes_to_the_former_master_though_it_accepts_writes() {
     }
 }
 
+/// More than a runtime sends by themselves: the others go in batches.
 #[tokio::test]
-async fn a_call_that_a_silent_master_owes_an_answer_goes_on_at_the_next_one() {
+async fn calls_that_a_silent_master_owes_an_answer_go_on_at_the_next_one() {
     let group = SentinelGroup::start().await;
     let locks = LockManager::builder(&group.url())
         .default_wait(PATIENCE * 2)
@@ -200,14 +202,22 @@ async fn a_call_that_a_silent_master_owes_an_answer_goes_on_at_the_next_one() {
     eventually("a connection", || async { locks.check_connection().await.is_ok() }).await;
     let former = group.master().await;
     group.pause(former);
-    let asking = tokio::spawn(locks.lock("stock:7").acquire());
+    let requests = (0..40).map(|number| locks.lock(format!("stock:{number}")));
+    let asking: JoinSet<_> = requests.map(LockRequest::acquire).collect();
     let (present, _) = group.wait_for_master_other_than(former).await;
-    let guard = tokio::time::timeout(PATIENCE, asking).await.unwrap().unwrap().unwrap();
-    // The former master carries the request out after all.
+    let taken = tokio::time::timeout(PATIENCE, asking.join_all()).await.unwrap();
+    // The former master carries the requests out after all.
     group.resume(former);
-    guard.handle().verify().await.unwrap();
-    assert!(group.server(present).exists(KEY));
-    guard.release().await.unwrap();
+    for guard in taken {
+        let guard = guard.unwrap();
+        guard.handle().verify().await.unwrap();
+        assert!(
+            group
+                .server(present)
+                .exists(&format!("dist_lock:{}", guard.handle().key()))
+        );
+        guard.release().await.unwrap();
+    }
 }
 
 /// In a manual failover the former master accepts releases, too, until the sentinels name the new one.

@@ -13,6 +13,7 @@ use crate::acquire::callers::{Asking, Caller};
 use crate::acquire::local_queue::{self, Contention};
 use crate::acquire::unconfirmed::UnconfirmedAcquire;
 use crate::error::LockError;
+use crate::hold::upkeep::Stake;
 use crate::hold::{Grant, QueueHead, Tenure};
 use crate::host::Moment;
 use crate::key::Keys;
@@ -72,7 +73,7 @@ impl Acquisition {
         if !self.manager.store.release_is_immediate() || self.manager.closed.is_cancelled() {
             return None;
         }
-        let (pending, sent) = match self.ask(seen, None) {
+        let (pending, sent) = match self.ask(seen, &Arc::default()) {
             Ok(asked) => asked,
             Err(error) => return Some(Err(error)),
         };
@@ -94,8 +95,22 @@ impl Acquisition {
         if self.left_free(place).is_some() || self.is_over(seen) {
             return None;
         }
-        let attempt = pin!(self.attempt(seen, &asking.caller));
-        Some(asking.caller.attend(attempt).await)
+        let caller = &asking.caller;
+        let (pending, sent) = match self.ask(seen, caller) {
+            Ok(asked) => asked,
+            Err(error) => return Some(Err(error)),
+        };
+        if pending.send_in_batch(&self.request(seen, &pending)) {
+            let within = self.budget(sent);
+            match self.manager.in_time(self.timer, within, &**caller).await {
+                // Nothing was done: asks again below.
+                Some(Err(error)) if error.effect() == Effect::None => {}
+                answer => return Some(self.settle(seen, pending, sent, answer)),
+            }
+        }
+        // Boxed, since it is much larger, and not needed where many locks are taken.
+        let attempt = Box::pin(self.attempt(seen, caller, Some(pending)));
+        Some(caller.attend(pin!(attempt)).await)
     }
 
     /// Asks the store until it grants the lock or the time is up. `first` is the result of a first
@@ -152,7 +167,7 @@ impl Acquisition {
                 if seen.queues {
                     self.stand_in_queue(place, seen, caller).await
                 } else {
-                    self.attempt(seen, caller).await
+                    self.attempt(seen, caller, None).await
                 }
             };
             match step {
@@ -232,12 +247,24 @@ impl Acquisition {
         Ok(false)
     }
 
-    /// Makes one attempt. An error is permanent: retrying does not help.
-    async fn attempt(&self, seen: &mut Progress, caller: &Arc<Caller>) -> Result<Step, StoreError> {
+    /// Makes one attempt, which may have begun. An error is permanent: retrying does not help.
+    async fn attempt(
+        &self,
+        seen: &mut Progress,
+        caller: &Arc<Caller>,
+        begun: Option<UnconfirmedAcquire>,
+    ) -> Result<Step, StoreError> {
+        seen.attempts -= u32::from(begun.is_some());
         if !self.is_ready(seen).await? {
             return Ok(Step::Pause);
         }
-        let (pending, sent) = self.ask(seen, Some(caller))?;
+        let (pending, sent) = match begun {
+            None => self.ask(seen, caller)?,
+            Some(pending) => {
+                seen.attempts += 1;
+                (pending, self.manager.clock.now())
+            }
+        };
         let answer = {
             let request = self.request(seen, &pending);
             let asked = self.manager.store.acquire(&request);
@@ -248,15 +275,12 @@ impl Acquisition {
 
     /// Begins an attempt, and returns it with the moment from which its grant counts. Dropping it
     /// before its outcome is known releases whatever it took.
-    fn ask(
-        &self,
-        seen: &mut Progress,
-        caller: Option<&Arc<Caller>>,
-    ) -> Result<(UnconfirmedAcquire, Moment), StoreError> {
+    fn ask(&self, seen: &mut Progress, caller: &Arc<Caller>) -> Result<(UnconfirmedAcquire, Moment), StoreError> {
         seen.attempts += 1;
         let ttl = self.options.time_to_live();
         let keys = Keys::from(&self.key);
-        let pending = UnconfirmedAcquire::arm(&self.manager.backend, keys, self.value()?, ttl, None).by(caller);
+        let stake = Stake::new(keys, self.value()?, ttl, None);
+        let pending = UnconfirmedAcquire::arm(&self.manager.backend, caller, stake);
         Ok((pending, self.manager.clock.now()))
     }
 
@@ -336,7 +360,7 @@ impl Acquisition {
         caller: &Arc<Caller>,
     ) -> Result<Step, StoreError> {
         match self
-            .queue_for(&self.key, self.options.fencing, place, Some(caller), seen)
+            .queue_for(&self.key, self.options.fencing, place, caller, seen)
             .await?
         {
             Queuing::Granted { pending, since, fence } => {
@@ -353,14 +377,15 @@ impl Acquisition {
         key: &Arc<str>,
         fence: bool,
         place: Option<&QueueHead>,
-        caller: Option<&Arc<Caller>>,
+        caller: &Arc<Caller>,
         seen: &mut Progress,
     ) -> Result<Queuing, StoreError> {
         seen.attempts += 1;
         let ttl = self.options.time_to_live();
         let queued = Queued { ttl, fence };
         let keys = Keys::from(key);
-        let pending = UnconfirmedAcquire::arm(&self.manager.backend, keys, self.value()?, ttl, Some(queued)).by(caller);
+        let stake = Stake::new(keys, self.value()?, ttl, Some(queued));
+        let pending = UnconfirmedAcquire::arm(&self.manager.backend, caller, stake);
         let contention = ContentionSlot::default();
         let request = QueueRequest {
             key,

@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Context;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use slab::Slab;
@@ -19,8 +19,9 @@ use crate::hold::guard::Guard;
 use crate::hold::upkeep::{Stake, Watchdog};
 use crate::hold::{Backend, Keeper};
 use crate::host::{Moment, Timer};
-use crate::store::Receipt;
 use crate::store::abandon::UNDER_WAY;
+use crate::store::responder::{Answer, Receive};
+use crate::store::{Attempt, Receipt, StoreError};
 
 /// The interval at which the lock thread asks the call in front of a line for a sign of life, while
 /// other calls wait behind it.
@@ -45,6 +46,8 @@ pub(super) struct Caller {
     losses: AtomicU32,
     /// The receipt of the request that is under way.
     receipt: Receipt,
+    /// The answer to the call's first attempt, if that was sent in a batch.
+    answer: Answer<Attempt>,
     stake: Mutex<Option<AtStake>>,
     /// The lock that it has already, and waits to use.
     kept: Mutex<Option<Box<Guard>>>,
@@ -53,6 +56,8 @@ pub(super) struct Caller {
 /// A grant that a call may have received.
 struct AtStake {
     stake: Stake,
+    /// `true` once the call has claimed it.
+    is_claimed: bool,
     /// The last time the lock thread released the grant because the call was not polled. The grant
     /// then no longer belongs to the call, whatever the store answers.
     taken_back: Option<Moment>,
@@ -98,13 +103,21 @@ impl Caller {
         self.receipt.begin();
         *mine = Some(AtStake {
             stake,
+            is_claimed: false,
             taken_back: None,
         });
     }
 
-    /// Ends an attempt. Returns `false` if its grant has been or will be taken back.
+    /// Makes the grant of an attempt the call's own. Returns `false` if it has been or will be taken back.
     pub(super) fn claim(&self) -> bool {
-        self.at_stake().take().is_some_and(|stake| stake.taken_back.is_none())
+        let mut mine = self.at_stake();
+        let mine = mine.as_mut().filter(|mine| mine.taken_back.is_none());
+        mine.is_some_and(|mine| !std::mem::replace(&mut mine.is_claimed, true))
+    }
+
+    /// Ends an attempt. Returns what was at stake.
+    pub(super) fn end(&self) -> Option<Stake> {
+        Some(self.at_stake().take()?.stake)
     }
 
     fn kept(&self) -> MutexGuard<'_, Option<Box<Guard>>> {
@@ -146,7 +159,8 @@ impl Caller {
             // Checked while `stake` is locked: the call may have been polled meanwhile, and have
             // begun another attempt.
             let is_asleep = self.sign.owed_for(now).is_some_and(|asleep| asleep >= limit);
-            let Some(mine) = mine.as_mut().filter(|_| is_asleep && self.receipt.may_grant()) else {
+            let is_open = |mine: &&mut AtStake| is_asleep && !mine.is_claimed && self.receipt.may_grant();
+            let Some(mine) = mine.as_mut().filter(is_open) else {
                 return;
             };
             // Released again, but only after `UNDER_WAY`: the call's runtime may stand still that
@@ -162,6 +176,23 @@ impl Caller {
         // From here on the call cannot claim the grant. `stake` is unlocked, since some stores wake
         // other calls at once.
         stake.give_back(backend, &self.receipt, true);
+    }
+}
+
+impl Receive<Attempt> for Caller {
+    fn receive(&self, answer: Result<Attempt, StoreError>) {
+        self.answer.put(answer);
+        self.sign.wake();
+    }
+}
+
+/// Completes with the answer to an attempt that was sent in a batch. Cancel safe.
+impl Future for &Caller {
+    type Output = Result<Attempt, StoreError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.is_polled(cx);
+        self.answer.poll()
     }
 }
 
@@ -409,7 +440,7 @@ mod tests {
         let key = "k".into();
         let keys = Keys::from(&key);
         let value = new_value(&manager.host, "f", &LockMode::Exclusive).unwrap();
-        let pending = UnconfirmedAcquire::arm(&manager.backend, keys, value, lease, None).by(Some(caller));
+        let pending = UnconfirmedAcquire::arm(&manager.backend, caller, Stake::new(keys, value, lease, None));
         pending.receipt().sent_on(1);
         pending
     }

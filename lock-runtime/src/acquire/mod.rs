@@ -274,8 +274,7 @@ impl Acquisition {
         let first = match self.attempt_now(seen) {
             None => {
                 let asking = &*asking.insert(self.asking(place.as_ref()));
-                // Boxed, so that the futures of calls that wait in line have no room for it.
-                Box::pin(self.attempt_first(place.as_ref(), asking, seen)).await
+                self.attempt_first(place.as_ref(), asking, seen).await
             }
             first => first,
         };

@@ -12,6 +12,7 @@ use crate::acquire::local_queue::Contention;
 use crate::acquire::unconfirmed::UnconfirmedAcquire;
 use crate::error::LockError;
 use crate::hold::Grant;
+use crate::hold::upkeep::Stake;
 use crate::store::{AcquireAllRequest, AttemptAll, StoreError};
 
 /// The number of times that a call releases everything and waits for the busy key alone. After that
@@ -95,7 +96,7 @@ impl Acquisition {
                         break;
                     };
                     let asking = self.asking(None);
-                    let queuing = self.queue_for(key, false, None, Some(&asking.caller), seen);
+                    let queuing = self.queue_for(key, false, None, &asking.caller, seen);
                     let queuing = part.attend(asking.caller.attend(pin!(queuing))).await;
                     match queuing.map_err(failed)? {
                         Queuing::Granted { pending, .. } => {
@@ -136,8 +137,8 @@ impl Acquisition {
         };
         let ttl = self.options.time_to_live();
         let asking = self.asking(None);
-        let pending = UnconfirmedAcquire::arm(&self.manager.backend, self.keys(), value, ttl, None);
-        let pending = pending.by(Some(&asking.caller));
+        let stake = Stake::new(self.keys(), value, ttl, None);
+        let pending = UnconfirmedAcquire::arm(&self.manager.backend, &asking.caller, stake);
         if let Some(connection) = handed.and_then(|handed| handed.pending.receipt().connection()) {
             // The store already has the value, under the key that was handed over, so the receipt
             // names a connection before the attempt is sent.

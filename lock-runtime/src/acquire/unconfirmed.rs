@@ -3,13 +3,14 @@
 //! still take the lock.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::acquire::callers::Caller;
 use crate::hold::Backend;
 use crate::hold::upkeep::Stake;
-use crate::key::Keys;
-use crate::store::{HolderValue, Queued, Receipt};
+use crate::host::Moment;
+use crate::store::responder::Responder;
+use crate::store::{AcquireRequest, HolderValue, Receipt};
 
 /// An attempt to acquire that is under way. If dropped before its outcome is known, it releases
 /// whatever it took.
@@ -19,46 +20,45 @@ use crate::store::{HolderValue, Queued, Receipt};
 /// more, since the call may have sent it in between.
 pub(super) struct UnconfirmedAcquire {
     manager: Arc<Backend>,
-    stake: Stake,
-    receipt: Receipt,
-    /// The call, if the lock thread checks that it is polled. Its receipt is then used.
-    caller: Option<Arc<Caller>>,
+    /// The call, which has what is at stake, and the receipt.
+    caller: Arc<Caller>,
+    value: HolderValue,
     known: bool,
+    /// The time at which it was sent in a batch, in nanoseconds of the host's clock; 0 if it was not.
+    in_batch: AtomicU64,
 }
 
 impl UnconfirmedAcquire {
-    pub(super) fn arm(
-        manager: &Arc<Backend>,
-        keys: Keys<'_>,
-        value: HolderValue,
-        ttl: Duration,
-        queued: Option<Queued>,
-    ) -> Self {
+    /// Call it before the attempt is sent.
+    pub(super) fn arm(manager: &Arc<Backend>, caller: &Arc<Caller>, stake: Stake) -> Self {
+        let value = stake.value().clone();
+        caller.begin(stake);
         Self {
             manager: Arc::clone(manager),
-            stake: Stake::new(keys, value, ttl, queued),
-            receipt: Receipt::default(),
-            caller: None,
+            caller: Arc::clone(caller),
+            value,
             known: false,
+            in_batch: AtomicU64::new(0),
         }
     }
 
-    /// Lets the lock thread release the grant if `caller` is no longer polled. Call it before the
-    /// attempt is sent.
-    pub(super) fn by(mut self, caller: Option<&Arc<Caller>>) -> Self {
-        if let Some(caller) = caller {
-            caller.begin(self.stake.clone());
-            self.caller = Some(Arc::clone(caller));
+    /// Sends the attempt in a batch. Returns `false` if the store does not.
+    pub(super) fn send_in_batch(&self, request: &AcquireRequest<'_>) -> bool {
+        let responder = || Responder::to(Arc::clone(&self.caller) as _);
+        let in_batch = self.manager.store.acquire_in_batch(request, &responder);
+        if in_batch {
+            self.in_batch
+                .store(self.manager.host.now().as_nanos(), Ordering::Relaxed);
         }
-        self
+        in_batch
     }
 
     pub(super) fn value(&self) -> &HolderValue {
-        self.stake.value()
+        &self.value
     }
 
     pub(super) fn receipt(&self) -> &Receipt {
-        self.caller.as_ref().map_or(&self.receipt, |caller| caller.receipt())
+        self.caller.receipt()
     }
 
     /// Ends the attempt with a known outcome: nothing is cleaned up.
@@ -69,8 +69,8 @@ impl UnconfirmedAcquire {
     /// Claims the granted lock. Returns the value, or `None` if the lock thread has released it
     /// because the call was not polled.
     pub(super) fn claim(mut self) -> Option<HolderValue> {
-        self.known = self.caller.as_ref().is_none_or(|caller| caller.claim());
-        self.known.then(|| self.stake.value().clone())
+        self.known = self.caller.claim();
+        self.known.then(|| self.value.clone())
     }
 }
 
@@ -80,11 +80,14 @@ impl Drop for UnconfirmedAcquire {
         if self.manager.host.is_forked() {
             return;
         }
-        if let Some(caller) = &self.caller {
-            caller.claim();
+        let in_batch = *self.in_batch.get_mut();
+        if !self.known && in_batch != 0 {
+            let waited = self.manager.host.now().since(Moment::from_nanos(in_batch));
+            self.manager.store.gave_up(self.receipt(), waited);
         }
-        if !self.known {
-            self.stake.give_back(&self.manager, self.receipt(), false);
+        let stake = self.caller.end();
+        if let Some(stake) = stake.filter(|_| !self.known) {
+            stake.give_back(&self.manager, self.receipt(), false);
         }
     }
 }

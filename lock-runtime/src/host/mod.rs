@@ -28,10 +28,10 @@ use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
@@ -264,6 +264,52 @@ impl Host {
     }
 }
 
+/// The number of passes for which a runtime may yet read what has arrived, once the time for it is up.
+const YIELDS: u8 = 3;
+
+/// Does the same as [`before`], as a small future, for one that may be moved.
+pub(crate) struct Before<E, F> {
+    end: E,
+    future: F,
+    /// The number of passes that have begun since the end.
+    passes: u8,
+    pass: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl<E, F> Before<E, F> {
+    pub(crate) fn new(end: E, future: F) -> Self {
+        Self {
+            end,
+            future,
+            passes: 0,
+            pass: None,
+        }
+    }
+}
+
+impl<E: Future<Output = ()> + Unpin, F: Future + Unpin> Future for Before<E, F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            if let Poll::Ready(output) = Pin::new(&mut self.future).poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            if self.passes == 0 {
+                ready!(Pin::new(&mut self.end).poll(cx));
+            }
+            if let Some(pass) = &mut self.pass {
+                ready!(pass.as_mut().poll(cx));
+            }
+            if self.passes == YIELDS {
+                return Poll::Ready(None);
+            }
+            self.passes += 1;
+            self.pass = Some(Box::pin(tokio::task::yield_now()));
+        }
+    }
+}
+
 /// Returns the output of `future`, or `None` once `end` has completed.
 pub(crate) async fn before<F: Future>(end: impl Future<Output = ()>, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
@@ -273,7 +319,7 @@ pub(crate) async fn before<F: Future>(end: impl Future<Output = ()>, future: F) 
         () = end => {}
     }
     // If the caller's runtime was blocked, the answer may have arrived without being read yet.
-    for _ in 0..3 {
+    for _ in 0..YIELDS {
         tokio::task::yield_now().await;
         if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
             return Some(output);

@@ -1,6 +1,7 @@
 //! A store, with what its user has learnt of its answers.
 
-use std::pin::Pin;
+use std::cell::OnceCell;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -9,7 +10,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::host::{self, Clock, Host, Moment, Sleep, TimeOut, TimeOuts, Timer, TokioClock};
-use crate::store::{self, Limited, LockStore, Ownership, ReleaseRequest, StoreError};
+use crate::store::responder::{Awaited, Responder};
+use crate::store::{self, Effect, Limited, LockStore, Ownership, Receipt, ReleaseRequest, StoreError};
 
 /// The number of response time-outs for which a release waits for earlier ones.
 const PATIENCE: u32 = 10;
@@ -82,6 +84,27 @@ impl Access {
 
     /// Waits until the store takes it, sends one release, and waits for the answer until the response time-out.
     pub(crate) async fn release(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
+        if let Some(answer) = self.release_in_batch(request) {
+            let awaited = InBatch::sent(self, request.receipt);
+            let answer = self.in_time(timer, self.response_timeout, &*answer).await;
+            match awaited.until(answer) {
+                Some(Err(error)) if error.effect() == Effect::None => {}
+                answer => return answer.unwrap_or_else(store::no_answer),
+            }
+        }
+        self.release_alone(timer, request).await
+    }
+
+    /// Sends a release in a batch, if the store is about to send one. Returns the place for the answer.
+    fn release_in_batch(&self, request: &ReleaseRequest<'_>) -> Option<Arc<Awaited<Ownership>>> {
+        let answer = OnceCell::<Arc<Awaited<Ownership>>>::new();
+        let responder = || Responder::to(Arc::clone(answer.get_or_init(Arc::default)) as _);
+        let is_sent = self.store.release_in_batch(request, &responder);
+        answer.into_inner().filter(|_| is_sent)
+    }
+
+    /// Does the same without a batch.
+    async fn release_alone(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
         let patience = self.response_timeout.saturating_mul(PATIENCE);
         // The one asked is that of this thread's connection.
         if !request.elsewhere
@@ -97,19 +120,66 @@ impl Access {
 
     /// Returns the output of `future`, or `None` once `span` has passed.
     pub(crate) async fn timeout<F: Future>(&self, timer: Timer, span: Duration, future: F) -> Option<F::Output> {
+        self.in_time(timer, span, pin!(future)).await
+    }
+
+    /// Does the same for a future that may be moved.
+    pub(crate) fn in_time<F: Future + Unpin>(
+        &self,
+        timer: Timer,
+        span: Duration,
+        future: F,
+    ) -> host::Before<End<'_>, F> {
+        host::Before::new(self.end(timer, span), future)
+    }
+
+    fn end(&self, timer: Timer, span: Duration) -> End<'_> {
         let is_usual = timer == Timer::LockThread && span == self.response_timeout && !self.host.is_simulated();
-        let end = if is_usual {
+        if is_usual {
             End::InRow(self.time_outs.begin())
         } else {
             // Boxed, since it is larger, and less frequent.
             End::Alone(Box::pin(self.host.sleep(timer, span)))
-        };
-        host::before(end, future).await
+        }
+    }
+}
+
+/// A request that was sent in a batch, while its answer is awaited.
+struct InBatch<'a> {
+    access: &'a Access,
+    receipt: &'a Receipt,
+    sent: Moment,
+    answered: bool,
+}
+
+impl<'a> InBatch<'a> {
+    fn sent(access: &'a Access, receipt: &'a Receipt) -> Self {
+        Self {
+            access,
+            receipt,
+            sent: access.host.now(),
+            answered: false,
+        }
+    }
+
+    /// Ends the wait, with an answer or without one.
+    fn until<T>(mut self, answer: Option<T>) -> Option<T> {
+        self.answered = answer.is_some();
+        answer
+    }
+}
+
+impl Drop for InBatch<'_> {
+    fn drop(&mut self) {
+        if !self.answered && !self.access.host.is_forked() {
+            let waited = self.access.host.now().since(self.sent);
+            self.access.store.gave_up(self.receipt, waited);
+        }
     }
 }
 
 /// The end of a time-out.
-enum End<'a> {
+pub(crate) enum End<'a> {
     InRow(TimeOut<'a>),
     Alone(Pin<Box<Sleep>>),
 }

@@ -23,9 +23,9 @@ pub(crate) fn new_value(host: &Host, function: &str, mode: &LockMode) -> Result<
         text: [0; MAX_VALUE],
         length: 0,
     };
-    let digits = token.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    for (place, digit) in value.text.iter_mut().zip(digits) {
-        *place = DIGITS[usize::from(digit)];
+    let (pairs, _) = value.text.as_chunks_mut::<2>();
+    for (pair, byte) in pairs.iter_mut().zip(token.to_be_bytes()) {
+        *pair = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
     }
     value.length = TOKEN_LENGTH;
     value.push(host.place());

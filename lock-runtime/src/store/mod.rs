@@ -15,6 +15,7 @@ mod mode;
 mod one_by_one;
 pub mod quorum;
 pub mod redis;
+pub(crate) mod responder;
 #[cfg(feature = "serde")]
 mod serialize;
 
@@ -38,6 +39,7 @@ use crate::store::info::LockInfo;
 pub use crate::store::info::LockPage;
 pub use fencing_token::FencingToken;
 pub use mode::LockMode;
+pub use responder::Responder;
 
 /// The advice after a body that may have begun. Not to try again, which would do its work twice.
 pub(crate) const LOOK_FIRST: &str = "before the call is repeated, see what it has done";
@@ -202,6 +204,29 @@ pub trait LockStore: Debug + Send + Sync + 'static {
     fn abandon(&self, abandoned: &Abandoned) -> bool {
         let _ = abandoned;
         false
+    }
+
+    /// Sends an attempt together with other requests of this runtime, and before everything that this runtime
+    /// sends later. Returns without waiting for the answer, which goes to `responder`.
+    ///
+    /// Returns `false`, and does not call `responder`, if the store is not about to send many requests, or
+    /// cannot send this one so: use [`acquire`](Self::acquire). So it is by default.
+    fn acquire_in_batch(&self, request: &AcquireRequest<'_>, responder: &dyn Fn() -> Responder<Attempt>) -> bool {
+        let _ = (request, responder);
+        false
+    }
+
+    /// Sends a release as [`acquire_in_batch`](Self::acquire_in_batch) sends an attempt. Returns `false` if
+    /// the store does not: use [`release`](Self::release).
+    fn release_in_batch(&self, request: &ReleaseRequest<'_>, responder: &dyn Fn() -> Responder<Ownership>) -> bool {
+        let _ = (request, responder);
+        false
+    }
+
+    /// Tells the store that the answer to a request in a batch, with this receipt, is awaited no more, and was
+    /// so for this time. Returns at once.
+    fn gave_up(&self, receipt: &Receipt, waited: Duration) {
+        let _ = (receipt, waited);
     }
 
     /// Queues a release and returns without waiting for the answer. The store carries the release

@@ -57,7 +57,7 @@ types! {
     LockManagerBuilder, LockPages, MasterInfo, QuorumMaster, store::Abandoned, store::quorum::QuorumStore, LockRequest, LostReason, RequestProblem, LockMode, FencingToken, clock::Moment, OnLost, Stats, clock::TokioClock,
     store::AcquireAllRequest<'_>, store::AcquireRequest<'_>, store::Attempt, store::AttemptAll, store::Fence, store::HolderValue, store::Lane, store::LeaveFree,
     store::Limited, store::LockPage, store::LossHint, error::Effect, store::QueueRequest<'_>, store::Queued, store::Receipt,
-    store::ReleaseRequest<'_>, store::RenewRequest, store::Replicated, Health, HealthChanges, ServerHealth, ServerRole, ServerState, store::ContentionSlot, StoreError, store::QueueOutcome, store::Ownership,
+    store::ReleaseRequest<'_>, store::RenewRequest, store::Replicated, store::Responder<store::Ownership>, Health, HealthChanges, ServerHealth, ServerRole, ServerState, store::ContentionSlot, StoreError, store::QueueOutcome, store::Ownership,
     store::memory::MemoryStore, store::redis::LegacySetnxStore, store::redis::RedisStore, store::redis::ClusterStore, store::redis::TimeOuts,
     testing::Locked, testing::RemoteHolder, testing::TestLocks,
 }

@@ -28,8 +28,8 @@ use crate::store::health::{ServerHealth, ServerRole};
 use crate::store::info::LockInfo;
 use crate::store::{
     AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, HolderValue, Lane, Limited, LockPage,
-    LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, ReleaseReport, ReleaseRequest, RenewRequest,
-    Replicated, StoreError, StoreFuture,
+    LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseReport, ReleaseRequest,
+    RenewRequest, Replicated, Responder, StoreError, StoreFuture,
 };
 pub use cluster::ClusterStore;
 pub(crate) use cluster::ClusterUrl;
@@ -295,6 +295,18 @@ impl LockStore for RedisStore {
             }
             outcome
         })
+    }
+
+    fn acquire_in_batch(&self, request: &AcquireRequest<'_>, responder: &dyn Fn() -> Responder<Attempt>) -> bool {
+        self.put_acquire(request, responder).is_some()
+    }
+
+    fn release_in_batch(&self, request: &ReleaseRequest<'_>, responder: &dyn Fn() -> Responder<Ownership>) -> bool {
+        self.put_release(request, responder).is_some()
+    }
+
+    fn gave_up(&self, receipt: &Receipt, waited: Duration) {
+        self.commands.has_given_up(receipt, waited);
     }
 
     fn release_in_order(&self, request: &ReleaseRequest<'_>, report: ReleaseReport) -> Result<(), ReleaseReport> {

@@ -20,10 +20,13 @@ use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::host::{Host, Sleep, Timer};
+use crate::store::redis::connection::failure::{self, sort};
+use crate::store::redis::connection::traffic::Traffic;
 use crate::store::redis::keyspace::{Beside, Keyspace};
-use crate::store::redis::reply::millis;
+use crate::store::redis::reply::{attempt, holder_of, millis, unexpected};
 use crate::store::redis::scripts::{ACQUIRE, Form, LockScript, SHARED_ACQUIRE, release_of};
-use crate::store::{HolderValue, LeaveFree, Limited};
+use crate::store::responder::Responder;
+use crate::store::{Attempt, HolderValue, LeaveFree, Limited, Ownership, StoreError};
 
 /// The maximum number of commands sent together: a longer script would delay the server's other
 /// clients.
@@ -31,13 +34,17 @@ pub(super) const TOGETHER: usize = 100;
 /// The maximum number of acquires or releases in shared modes in one script run. Each has more to check, and
 /// lets waiters in.
 pub(in crate::store::redis) const SHARED_TOGETHER: usize = 32;
-/// The number of awaited answers above which further commands are sent together. *Measured* on 2
-/// cores: sending each command by itself is a third faster with 16 tasks, and a third slower with
-/// 64 tasks, also if these are spread over the nodes of a cluster.
-const DIRECT: usize = 24;
+/// The number of awaited answers above which further commands are sent together, in a runtime without and
+/// with threads of its own. *Measured* on 2 cores: with 16 tasks, commands that are each sent by themselves
+/// are up to a third faster with threads, where the batcher's task is another one to wake, and up to a tenth
+/// slower without.
+const DIRECT: usize = 4;
+const DIRECT_WITH_THREADS: usize = 16;
 /// The maximum number of batches in flight. With fewer, the server would idle between two batches;
 /// with more, each batch would carry fewer commands.
 const UNDER_WAY: usize = 2;
+/// The minimum number of commands for which it is worth it to wait for others. See [`Batcher::carry`].
+const FEW: usize = 4;
 /// The maximum numbers of acquires and of releases in flight on a connection, so that none waits
 /// for its answer for long. *Measured*: a server carries out 20 to 50 per millisecond. Releases are
 /// sent many in one script, and are counted apart, since other calls wait for them.
@@ -242,6 +249,12 @@ pub(in crate::store::redis) enum Reply {
     To(oneshot::Sender<Answer>),
     /// No call waits for the answer.
     Report(Report),
+    /// For the answer to a [`Take`] with this value.
+    Taken(Responder<Attempt>, Arc<str>),
+    /// For the answer to an [`Acquire`].
+    Attempt(Responder<Attempt>),
+    /// For the answer to a [`Release`], and the function that reads it.
+    Ownership(Responder<Ownership>, fn(&Value) -> Result<Ownership, StoreError>),
 }
 
 /// A callback for the answer to a command that no call waits for. Called with `None` on drop, if
@@ -272,30 +285,57 @@ impl Reply {
                     report(Some(answer));
                 }
             }
+            Self::Taken(responder, value) => responder.respond(taken(answer, &value)),
+            Self::Attempt(responder) => responder.respond(read(answer, attempt)),
+            Self::Ownership(responder, verdict) => responder.respond(read(answer, verdict)),
         }
     }
 }
 
+fn read<T>(answer: Answer, read: impl Fn(&Value) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    read(&answer.map_err(|error| sort(&error, true))?)
+}
+
+/// Returns the outcome of a [`Take`] with this value.
+fn taken(answer: Answer, value: &str) -> Result<Attempt, StoreError> {
+    match answer.map_err(|error| sort(&error, true))? {
+        Value::Nil => Ok(Attempt::Granted { fence: None }),
+        // The command was delivered twice: the lease is that of the first one.
+        Value::BulkString(holder) if holder == value.as_bytes() => {
+            Err(StoreError::unknown("the server was asked twice"))
+        }
+        Value::BulkString(holder) => Ok(Attempt::Busy {
+            holder: Some(holder_of(&holder)),
+            remaining: None,
+        }),
+        other => Err(unexpected(&other)),
+    }
+}
+
 /// The handle that puts commands into the batcher of a connection.
-#[derive(Clone)]
 pub(in crate::store::redis) struct Sender {
     ops: mpsc::UnboundedSender<Op>,
     load: Arc<Load>,
+    /// Tells the batcher by its drop that the connection is not used any more.
+    _alive: oneshot::Sender<()>,
 }
 
 /// The load of a connection.
 struct Load {
+    host: Host,
+    /// [`DIRECT`], or [`DIRECT_WITH_THREADS`].
+    direct: usize,
     /// The number of commands that are not on the connection yet.
     queued: AtomicUsize,
     /// The number of commands whose answers are awaited, on this connection or on all that the cores
     /// are busy with.
     waited_for: Arc<AtomicUsize>,
-    acquires: Arc<Capacity>,
-    releases: Arc<Capacity>,
+    acquires: Capacity,
+    releases: Capacity,
 }
 
 impl Load {
-    fn capacity(&self, kind: Limited) -> &Arc<Capacity> {
+    fn capacity(&self, kind: Limited) -> &Capacity {
         match kind {
             Limited::Acquires => &self.acquires,
             Limited::Releases => &self.releases,
@@ -309,7 +349,6 @@ impl Load {
 /// caller reserves nothing, since it may never be polled again: it checks again when it is woken
 /// for capacity. If it does not, the batcher wakes the next callers.
 struct Capacity {
-    host: Host,
     most: usize,
     taken: AtomicUsize,
     /// The length of [`Waiters::tasks`].
@@ -325,14 +364,13 @@ struct Waiters {
 }
 
 impl Capacity {
-    fn new(host: &Host, most: usize) -> Arc<Self> {
-        Arc::new(Self {
-            host: host.clone(),
+    fn new(most: usize) -> Self {
+        Self {
             most,
             taken: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             waiters: Mutex::default(),
-        })
+        }
     }
 
     fn free(&self) -> usize {
@@ -341,11 +379,6 @@ impl Capacity {
 
     fn waiters(&self) -> MutexGuard<'_, Waiters> {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn enter(self: &Arc<Self>) -> InFlight {
-        self.taken.fetch_add(1, Ordering::SeqCst);
-        InFlight(Arc::clone(self))
     }
 
     fn is_waited_for(&self) -> bool {
@@ -371,17 +404,35 @@ impl Capacity {
 }
 
 /// A command in flight.
-struct InFlight(Arc<Capacity>);
+struct InFlight {
+    load: Arc<Load>,
+    kind: Limited,
+}
+
+impl InFlight {
+    fn begin(load: &Arc<Load>, kind: Limited) -> Self {
+        load.queued.fetch_add(1, Ordering::AcqRel);
+        load.waited_for.fetch_add(1, Ordering::Relaxed);
+        load.capacity(kind).taken.fetch_add(1, Ordering::SeqCst);
+        Self {
+            load: Arc::clone(load),
+            kind,
+        }
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::SeqCst);
-        self.0.tell(1);
+        self.load.waited_for.fetch_sub(1, Ordering::Relaxed);
+        let capacity = self.load.capacity(self.kind);
+        capacity.taken.fetch_sub(1, Ordering::SeqCst);
+        capacity.tell(1);
     }
 }
 
 /// A caller that waits for capacity.
 struct Waiter<'a> {
+    host: &'a Host,
     capacity: &'a Capacity,
     number: Option<u64>,
 }
@@ -413,7 +464,7 @@ impl Waiter<'_> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         // In a forked child, a thread of the parent may still hold this mutex.
-        let Some(number) = self.number.filter(|_| !self.capacity.host.is_forked()) else {
+        let Some(number) = self.number.filter(|_| !self.host.is_forked()) else {
             return;
         };
         let mut waiters = self.capacity.waiters();
@@ -429,10 +480,15 @@ impl Sender {
     /// command is still queued, which the next one must not overtake. Otherwise, the way over
     /// another task would cost more than it saves.
     pub(super) fn is_busy(&self) -> bool {
-        self.load.queued.load(Ordering::Acquire) > 0 || self.load.waited_for.load(Ordering::Relaxed) > DIRECT
+        self.load.queued.load(Ordering::Acquire) > 0 || self.load.waited_for.load(Ordering::Relaxed) > self.load.direct
     }
 
-    /// Counts a command whose answer is awaited, until the returned value is dropped.
+    /// Returns `true` if the batcher is about to send many commands, and has room for another one of this kind.
+    pub(super) fn takes_one_more(&self, kind: Limited) -> bool {
+        self.is_busy() && self.is_ready(kind)
+    }
+
+    /// Counts a command that is sent without the batcher, until the returned value is dropped.
     pub(super) fn wait_for(&self) -> WaitedFor<'_> {
         self.load.waited_for.fetch_add(1, Ordering::Relaxed);
         WaitedFor(&self.load)
@@ -440,10 +496,9 @@ impl Sender {
 
     /// Queues a command. Drops its reply if the batcher has ended.
     pub(in crate::store::redis) fn put(&self, kind: Limited, what: What, reply: Reply) {
-        self.load.queued.fetch_add(1, Ordering::AcqRel);
         let reply = Counted {
             reply,
-            _place: self.load.capacity(kind).enter(),
+            _place: InFlight::begin(&self.load, kind),
         };
         drop(self.ops.send(Op { what, reply }));
     }
@@ -457,6 +512,7 @@ impl Sender {
     /// Waits until there is room for another command of this kind. Reserves nothing. Cancel safe.
     pub(in crate::store::redis) async fn ready(&self, kind: Limited) {
         let mut waiter = Waiter {
+            host: &self.load.host,
             capacity: self.load.capacity(kind),
             number: None,
         };
@@ -473,54 +529,107 @@ impl Drop for WaitedFor<'_> {
     }
 }
 
-/// Starts a batcher for a connection, in the current runtime. It ends when all senders are dropped.
-/// `flags` is `true` if the server knows script flags; `waited_for` counts the awaited answers.
-pub(in crate::store::redis) fn start(
-    host: &Host,
-    connection: MultiplexedConnection,
-    flags: bool,
-    names: Arc<Keyspace>,
+/// Starts a batcher for a connection, in the current runtime. It ends when `moved` completes, since another
+/// server has taken over, or when the sender is dropped; what is then not answered within `response` may never
+/// be. `waited_for` counts the awaited answers.
+pub(super) fn start(
+    link: Link,
+    moved: impl Future<Output = ()> + Send + 'static,
+    response: Duration,
     waited_for: Arc<AtomicUsize>,
 ) -> Sender {
     let (sender, ops) = mpsc::unbounded_channel();
+    let (alive, dropped) = oneshot::channel::<()>();
+    let host = link.host.clone();
     let load = Arc::new(Load {
+        host: host.clone(),
+        direct: if link.has_threads { DIRECT_WITH_THREADS } else { DIRECT },
         queued: AtomicUsize::new(0),
         waited_for,
-        acquires: Capacity::new(host, ACQUIRES),
-        releases: Capacity::new(host, RELEASES),
+        acquires: Capacity::new(ACQUIRES),
+        releases: Capacity::new(RELEASES),
     });
     let batcher = Batcher {
-        host: host.clone(),
-        connection,
-        flags,
-        names,
+        link: Arc::new(link),
         load: Arc::clone(&load),
         under_way: VecDeque::with_capacity(UNDER_WAY),
         pass_over: None,
+        last: 0,
+        has_yielded: false,
     };
-    drop(host.spawn_here(batcher.run(ops)));
-    Sender { ops: sender, load }
+    let over = {
+        let host = host.clone();
+        async move {
+            let unused = async {
+                drop(dropped.await);
+                host.sleep(Timer::LockThread, response).await;
+            };
+            tokio::select! {
+                () = moved => {}
+                () = unused => {}
+            }
+        }
+    };
+    drop(host.spawn_here(batcher.run(ops, Box::pin(over))));
+    Sender {
+        ops: sender,
+        load,
+        _alive: alive,
+    }
+}
+
+/// The connection of a batcher.
+pub(super) struct Link {
+    pub(super) host: Host,
+    pub(super) connection: MultiplexedConnection,
+    /// `true` if the server knows script flags.
+    pub(super) flags: bool,
+    /// `true` if the runtime has threads of its own.
+    pub(super) has_threads: bool,
+    pub(super) names: Arc<Keyspace>,
+    pub(super) traffic: Arc<Traffic>,
+    /// Returns `true` until another server has taken over.
+    pub(super) is_present: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Stops using the connection, which has broken.
+    pub(super) end: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Link {
+    /// Notes the answer to what was sent at `sent`. Returns `None` if it does not count, since another server
+    /// has taken over.
+    fn heard<T>(&self, sent: u64, answer: Result<T, RedisError>) -> Option<Result<T, RedisError>> {
+        match &answer {
+            Err(error) if failure::ends_connection(error) => (self.end)(),
+            _ => self.traffic.is_heard(sent, self.host.now().as_nanos()),
+        }
+        (self.is_present)().then_some(answer)
+    }
 }
 
 /// A batch in flight, until its answers have reached their receivers.
 type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Batcher {
-    host: Host,
-    connection: MultiplexedConnection,
-    flags: bool,
-    names: Arc<Keyspace>,
+    link: Arc<Link>,
     load: Arc<Load>,
     /// The batches in flight, in the order of sending, which is also that of the answers.
     under_way: VecDeque<Sending>,
     /// The time at which the batcher passes over callers that it has woken for capacity.
     pass_over: Option<Pin<Box<Sleep>>>,
+    /// The number of commands in the last batch.
+    last: usize,
+    /// `true` if the batcher has let other tasks come first, and has sent no batch since.
+    has_yielded: bool,
 }
 
 impl Batcher {
-    async fn run(mut self, mut ops: mpsc::UnboundedReceiver<Op>) {
+    async fn run(mut self, mut ops: mpsc::UnboundedReceiver<Op>, mut over: Sending) {
         let mut together = Vec::with_capacity(TOGETHER);
         poll_fn(|cx| {
+            // From here on, no answer counts. Dropping the receivers tells them so.
+            if over.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
             let done = self.carry(&mut ops, &mut together, cx);
             self.pass_over(cx);
             done
@@ -528,6 +637,10 @@ impl Batcher {
         .await;
     }
 
+    /// Sends the queued commands, in batches of at most half of those that are awaited: while the server
+    /// carries out the one half, the tasks continue that got the answers to the other. Before a batch, if the
+    /// last one was not small, lets the tasks of this thread come first, which may add to it, and the
+    /// connection's task, which writes the batch before.
     fn carry(
         &mut self,
         ops: &mut mpsc::UnboundedReceiver<Op>,
@@ -543,7 +656,14 @@ impl Batcher {
             if self.under_way.len() >= UNDER_WAY {
                 return Poll::Pending;
             }
-            match ops.poll_recv_many(cx, together, TOGETHER) {
+            if self.last >= FEW && self.load.queued.load(Ordering::Acquire) > 0 && !self.has_yielded {
+                self.has_yielded = true;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            self.has_yielded = false;
+            let most = self.load.waited_for.load(Ordering::Relaxed) / UNDER_WAY;
+            match ops.poll_recv_many(cx, together, most.clamp(FEW, TOGETHER)) {
                 Poll::Ready(0) if self.under_way.is_empty() => return Poll::Ready(()),
                 Poll::Ready(0) | Poll::Pending => return Poll::Pending,
                 Poll::Ready(_) => self.send(together, cx),
@@ -557,7 +677,7 @@ impl Batcher {
         while capacities.iter().any(|capacity| capacity.is_waited_for()) {
             let after = self
                 .pass_over
-                .get_or_insert_with(|| Box::pin(self.host.sleep(Timer::LockThread, PASSED_OVER)));
+                .get_or_insert_with(|| Box::pin(self.link.host.sleep(Timer::LockThread, PASSED_OVER)));
             if after.as_mut().poll(cx).is_pending() {
                 return;
             }
@@ -572,11 +692,13 @@ impl Batcher {
     /// Sends these operations, and leaves the vector empty with its capacity.
     fn send(&mut self, ops: &mut Vec<Op>, cx: &mut Context<'_>) {
         let count = ops.len();
+        self.last = count;
+        let sent = self.link.host.now().as_nanos();
+        self.link.traffic.asks(sent);
         let alone = if count == 1 { ops.pop() } else { None };
-        let mut sending: Sending = if let Some(op) = alone {
-            self.send_one(op)
-        } else {
-            Box::pin(send_together(self.connection.clone(), self.pack(ops.drain(..))))
+        let mut sending = match alone {
+            Some(op) => self.send_one(sent, op),
+            None => self.send_together(sent, ops.drain(..)),
         };
         // The first poll puts the batch on the connection, ahead of later ones.
         if sending.as_mut().poll(cx).is_pending() {
@@ -585,20 +707,26 @@ impl Batcher {
         self.load.queued.fetch_sub(count, Ordering::AcqRel);
     }
 
-    fn send_one(&self, Op { what, reply }: Op) -> Sending {
-        let mut connection = self.connection.clone();
+    fn send_one(&self, sent: u64, Op { what, reply }: Op) -> Sending {
+        let (link, names) = (Arc::clone(&self.link), &self.link.names);
         match what {
-            What::Command(command, _) => Box::pin(send_alone(connection, command, reply)),
-            What::Take(take) => Box::pin(send_alone(connection, take.command(), reply)),
-            marked @ What::Marked(_) => {
-                let op = Op { what: marked, reply };
-                Box::pin(send_together(connection, self.pack(std::iter::once(op))))
-            }
+            What::Command(command, _) => Box::pin(send_alone(link, sent, command, reply)),
+            What::Take(take) => Box::pin(send_alone(link, sent, take.command(), reply)),
+            marked @ What::Marked(_) => self.send_together(sent, std::iter::once(Op { what: marked, reply })),
             What::Script(request) => {
-                let command = request.command(By::Hash, self.flags, &self.names);
-                Box::pin(async move { reply.give(the_one(connection.req_packed_command(&command).await)) })
+                let command = request.command(By::Hash, link.flags, names);
+                Box::pin(async move {
+                    let answer = link.connection.clone().req_packed_command(&command).await;
+                    if let Some(answer) = link.heard(sent, answer) {
+                        reply.give(the_one(answer));
+                    }
+                })
             }
         }
+    }
+
+    fn send_together(&self, sent: u64, ops: impl ExactSizeIterator<Item = Op>) -> Sending {
+        Box::pin(send_together(Arc::clone(&self.link), sent, self.pack(ops)))
     }
 
     fn pack(&self, ops: impl ExactSizeIterator<Item = Op>) -> Packed {
@@ -612,7 +740,7 @@ impl Batcher {
         for Op { what, reply } in ops {
             match what {
                 What::Script(request) => {
-                    let kind = (request.kind(), self.names.group(request.lock()));
+                    let kind = (request.kind(), self.link.names.group(request.lock()));
                     let run = packed.run_of(kind, request.lock(), reply, &mut runs, self);
                     match request {
                         Request::Acquire(acquire) => run.acquires.push(acquire),
@@ -638,7 +766,7 @@ impl Batcher {
             packed.add_run(run, self);
         }
         if packed.reads_mark {
-            packed.pipeline.cmd("GET").arg(&self.names.mark);
+            packed.pipeline.cmd("GET").arg(&self.link.names.mark);
         }
         packed
     }
@@ -675,7 +803,7 @@ struct Run {
 
 impl Run {
     fn command(&self, batcher: &Batcher) -> Cmd {
-        let Batcher { flags, names, .. } = batcher;
+        let Link { flags, names, .. } = &*batcher.link;
         if self.acquires.is_empty() {
             release_command(By::Hash, *flags, names, &self.releases)
         } else {
@@ -745,14 +873,19 @@ impl Packed {
     }
 }
 
-async fn send_alone(mut connection: MultiplexedConnection, command: Cmd, reply: Counted) {
-    let answer = connection.req_packed_command(&command).await;
-    reply.give(answer.and_then(Value::extract_error));
+async fn send_alone(link: Arc<Link>, sent: u64, command: Cmd, reply: Counted) {
+    let answer = link.connection.clone().req_packed_command(&command).await;
+    if let Some(answer) = link.heard(sent, answer) {
+        reply.give(answer.and_then(Value::extract_error));
+    }
 }
 
-async fn send_together(mut connection: MultiplexedConnection, packed: Packed) {
+async fn send_together(link: Arc<Link>, sent: u64, packed: Packed) {
     let count = packed.replies.len() + usize::from(packed.reads_mark);
-    match connection.req_packed_commands(&packed.pipeline, 0, count).await {
+    let mut connection = link.connection.clone();
+    let answer = connection.req_packed_commands(&packed.pipeline, 0, count).await;
+    let Some(answer) = link.heard(sent, answer) else { return };
+    match answer {
         Ok(mut answers) => {
             let mark = if packed.reads_mark { answers.pop() } else { None };
             for (replies, answer) in packed.replies.into_iter().zip(answers) {

@@ -16,6 +16,7 @@ mod runtime_connections;
 mod slot;
 #[cfg(feature = "tls")]
 mod tls;
+mod traffic;
 
 pub(in crate::store::redis) use batcher::{
     Acquire, AcquireMode, Release, Reply, Report, Request, SHARED_TOGETHER, Take, Terms, What, the_one,

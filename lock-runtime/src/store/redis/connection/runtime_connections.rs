@@ -12,7 +12,7 @@ use super::released::{Released, Unheard};
 use super::slot::{Connection, ConnectionSlot, Purpose, Server};
 use crate::host::{Host, Moment, Runtime, RuntimeId, Timer};
 use crate::store::redis::keyspace::Keyspace;
-use crate::store::{Limited, ReleaseRequest, StoreError, StoreFuture};
+use crate::store::{Limited, Receipt, ReleaseRequest, StoreError, StoreFuture};
 
 /// The time for which releases are repeated at a new server, and the pause after one without an
 /// answer.
@@ -214,6 +214,37 @@ impl RuntimeConnections {
         let up = slots.iter().filter_map(|(_, slot)| Some((slot.clone(), slot.up()?)));
         let heard = up.max_by_key(|(_, live)| live.heard());
         heard.map(|(slot, live)| (slot.asking(self.is_asking), live))
+    }
+
+    /// Notes that nobody waits any more for the answer to a request that was put into a batch so long ago.
+    pub(in crate::store::redis) fn has_given_up(&self, receipt: &Receipt, waited: Duration) {
+        if let Some((slot, live)) = receipt.connection().and_then(|number| self.numbered(number)) {
+            let waited = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+            slot.has_given_up(&live, self.inner.host.now().as_nanos().saturating_sub(waited));
+        }
+    }
+
+    /// Returns the connection of the current runtime, if its batcher is about to send many commands and takes
+    /// one more of this kind.
+    pub(in crate::store::redis) fn batching(&self, what: Limited) -> Option<Arc<Connection>> {
+        self.look_at_this_runtimes(|slot| {
+            let is_usable = |live: &Arc<_>| !self.is_asking && !slot.may_have_ended(live);
+            let live = slot.up().filter(is_usable)?;
+            let takes_one_more = live.batcher.as_ref()?.takes_one_more(what);
+            takes_one_more.then_some(live)
+        })
+    }
+
+    /// Returns a function that does the same as [`note_released`](Self::note_released) later, and does not keep
+    /// the connections. `None` if no other server can take over.
+    pub(in crate::store::redis) fn noting(&self, release: &Release) -> Option<impl FnOnce() + Send + 'static> {
+        let may_be_succeeded = self.inner.server.place.may_be_succeeded();
+        let (inner, release) = may_be_succeeded.then(|| (Arc::downgrade(&self.inner), release.clone()))?;
+        Some(move || {
+            if let Some(inner) = inner.upgrade() {
+                inner.released.note(inner.host.now(), release);
+            }
+        })
     }
 
     /// Returns the connection with this number, if it is still there.

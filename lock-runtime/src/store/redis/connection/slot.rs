@@ -4,7 +4,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use super::health::Board;
 use super::idle;
 use super::mark::Mark;
 use super::place::{Place, Target};
+use super::traffic::Traffic;
 use crate::host::{self, Host, Moment, Runtime, Timer};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::settings::TimeOuts;
@@ -62,6 +63,9 @@ const UNSEEN: Duration = Duration::from_millis(50);
 
 /// The lateness of a time-out from which on the runtime has stood still, rather than waited.
 const LATE: Duration = Duration::from_millis(100);
+
+/// What a server answers by then is worth nothing.
+const TAKEN_OVER: &str = "another server has taken over";
 
 /// One try to make a connection.
 type Try<'a> = Pin<Box<dyn Future<Output = Result<Connection, StoreError>> + Send + 'a>>;
@@ -150,15 +154,7 @@ pub(in crate::store::redis) struct Connection {
     /// The generation of the server: see [`Place`].
     pub(in crate::store::redis) generation: u64,
     address: Box<str>,
-    /// The time at which the oldest of the commands given up since the last answer was sent, in
-    /// nanoseconds of the host's clock, or 0 if there is none.
-    stalled: AtomicU64,
-    /// The time of the last answer, on the same clock.
-    heard: AtomicU64,
-    /// The time at which the last command was sent, on the same clock.
-    asked: AtomicU64,
-    /// The smoothed round-trip time, in nanoseconds. Rises fast, and falls slowly.
-    round_trip: AtomicU64,
+    traffic: Arc<Traffic>,
     /// The number of commands without an answer, on a connection for sharded channels.
     unanswered: AtomicUsize,
     /// Set once a lock in a shared mode was taken by all the commands that these modes need.
@@ -166,21 +162,14 @@ pub(in crate::store::redis) struct Connection {
 }
 
 impl Connection {
-    fn answered_after(&self, took: u64) {
-        let before = self.round_trip.load(Ordering::Relaxed);
-        let weight = if took > before { 2 } else { 8 };
-        self.round_trip
-            .store(before - before / weight + took / weight, Ordering::Relaxed);
-    }
-
     /// Returns the time of the last answer, on the host's clock.
     pub(super) fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
+        self.traffic.heard()
     }
 
     /// Returns the usual time until an answer.
     pub(super) fn usual(&self) -> Duration {
-        Duration::from_nanos(self.round_trip.load(Ordering::Relaxed)).min(LONGEST_USUAL)
+        self.traffic.round_trip().min(LONGEST_USUAL)
     }
 }
 
@@ -396,7 +385,7 @@ impl ConnectionSlot {
 
     /// Returns `true` if the connection may have ended without the runtime of this slot, which drives
     /// it, having seen that: nobody may have run a runtime without threads of its own.
-    fn may_have_ended(&self, live: &Connection) -> bool {
+    pub(super) fn may_have_ended(&self, live: &Connection) -> bool {
         let has_no_threads = self.inner.home.as_ref().is_some_and(Runtime::has_no_threads);
         let quiet = || self.host().now().as_nanos().saturating_sub(live.heard());
         has_no_threads && Duration::from_nanos(quiet()) >= UNSEEN
@@ -435,16 +424,12 @@ impl ConnectionSlot {
         if truce.is_some_and(|until| self.host().now() < until) || self.inner.challenged.swap(true, Ordering::AcqRel) {
             return;
         }
-        let heard = live.heard.load(Ordering::Relaxed);
+        let heard = live.heard();
         let challenge = Challenge(self.clone());
         drop(self.host().spawn(async move {
             let slot = &challenge.0;
-            let is_silent = || live.heard.load(Ordering::Relaxed) == heard;
-            let waited = slot
-                .host()
-                .now()
-                .as_nanos()
-                .saturating_sub(live.asked.load(Ordering::Relaxed));
+            let is_silent = || live.heard() == heard;
+            let waited = slot.host().now().as_nanos().saturating_sub(live.traffic.asked());
             let patience = (live.usual() * 2).saturating_sub(Duration::from_nanos(waited));
             slot.host().sleep(Timer::LockThread, patience).await;
             if !is_silent() {
@@ -565,7 +550,6 @@ impl ConnectionSlot {
         lock: &str,
         command: Cmd,
     ) -> Result<Value, RedisError> {
-        let _waited_for = live.batcher.as_ref().map(Sender::wait_for);
         match self.batcher_of(live) {
             Some(batcher) => {
                 let about = (!lock.is_empty()).then(|| batcher::hash(lock));
@@ -583,6 +567,7 @@ impl ConnectionSlot {
     }
 
     async fn send_directly(&self, live: &Connection, command: Cmd) -> Result<Value, RedisError> {
+        let _waited_for = live.batcher.as_ref().map(Sender::wait_for);
         let mut connection = live.multiplexed.clone();
         if self.is_asking {
             // Boxed, since it is rare.
@@ -594,7 +579,6 @@ impl ConnectionSlot {
 
     /// Takes a lock, if it is free.
     pub(in crate::store::redis) async fn take(&self, live: &Connection, take: Take) -> Result<Value, RedisError> {
-        let _waited_for = live.batcher.as_ref().map(Sender::wait_for);
         match self.batcher_of(live) {
             Some(batcher) => self.send(live, batcher, Limited::Acquires, What::Take(take)).await,
             None => self.send_directly(live, take.command()).await,
@@ -608,10 +592,10 @@ impl ConnectionSlot {
         live: &Connection,
         take: Take,
     ) -> Result<Value, RedisError> {
-        let _waited_for = live.batcher.as_ref().map(Sender::wait_for);
         if let Some(batcher) = self.batcher_of(live) {
             return self.send(live, batcher, Limited::Acquires, What::Marked(take)).await;
         }
+        let _waited_for = live.batcher.as_ref().map(Sender::wait_for);
         let connection = live.multiplexed.clone();
         let both = batcher::with_mark(connection, take.command(), &self.inner.names.mark);
         self.in_flight(live, both).await
@@ -642,7 +626,6 @@ impl ConnectionSlot {
         live: &Connection,
         request: impl Fn() -> Request,
     ) -> Result<Value, RedisError> {
-        let waited_for = live.batcher.as_ref().map(Sender::wait_for);
         let command = |request: &Request, by| request.command(by, live.server.is_7, self.names());
         let batcher = self.batcher_of(live);
         let may_ask_again;
@@ -654,7 +637,6 @@ impl ConnectionSlot {
             may_ask_again = false;
             batcher::the_one(self.send_directly(live, command(&request(), By::Hash)).await)
         };
-        drop(waited_for);
         let again = match &answer {
             Err(error) if failure::is_missing_script(error) => By::Source,
             // The run may have failed for the sake of another lock in it, before or after it took this one. Whoever
@@ -754,9 +736,19 @@ impl ConnectionSlot {
     async fn send(&self, live: &Connection, batcher: &Sender, kind: Limited, what: What) -> Result<Value, RedisError> {
         let (reply, answer) = oneshot::channel();
         batcher.put(kind, what, Reply::To(reply));
-        let gone = || RedisError::from(io::Error::from(io::ErrorKind::BrokenPipe));
-        self.in_flight(live, async { answer.await.unwrap_or_else(|_| Err(gone())) })
-            .await
+        let mut flight = self.flight(live);
+        let answer = answer.await;
+        flight.answered = true;
+        answer.unwrap_or_else(|_| {
+            let is_present = self.is_present(live);
+            let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+            Err(if is_present {
+                gone()
+            } else {
+                io::Error::other(TAKEN_OVER)
+            }
+            .into())
+        })
     }
 
     /// Returns the reason why there is no connection, if a try has failed since the last connection
@@ -879,30 +871,44 @@ impl ConnectionSlot {
         self.is_in_doubt();
     }
 
+    /// Notes that nobody waits any more for the answer to a command that was to be sent at `sent`. Replaces the
+    /// connection if it has been silent since then for the response time-out.
+    pub(super) fn has_given_up(&self, live: &Connection, sent: u64) {
+        let since = live.traffic.is_given_up(sent);
+        let silent = Duration::from_nanos(self.host().now().as_nanos().saturating_sub(since));
+        if silent >= self.response_timeout() && self.end(live.number, true) {
+            tracing::debug!(?silent, "the connection does not answer and is replaced");
+        }
+    }
+
+    fn flight<'a>(&'a self, live: &'a Connection) -> InFlight<'a> {
+        let sent = self.host().now().as_nanos();
+        live.traffic.asks(sent);
+        InFlight {
+            slot: self,
+            live,
+            sent,
+            answered: false,
+        }
+    }
+
     async fn in_flight<T>(
         &self,
         live: &Connection,
         sent: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, RedisError> {
-        let asked = self.host().now().as_nanos();
-        live.asked.store(asked, Ordering::Relaxed);
         // Of a command that is given up, the answer is still to come.
         let is_counted = matches!(self.inner.purpose, Purpose::Shards { .. });
         if is_counted {
             live.unanswered.fetch_add(1, Ordering::AcqRel);
         }
-        let flight = InFlight {
-            slot: self,
-            live,
-            sent: asked,
-            answered: false,
-        };
+        let flight = self.flight(live);
         let answer = tokio::select! {
             biased;
             // An answer of the server before is worth nothing, though it arrives: what it granted
             // or renewed, the present server may not know.
             () = self.inner.server.place.changed(live.generation) => {
-                return Err(io::Error::other("another server has taken over").into());
+                return Err(io::Error::other(TAKEN_OVER).into());
             }
             answer = sent => answer,
         };
@@ -1152,6 +1158,7 @@ impl ConnectionSlot {
             .advise("wait for the failover to end"));
         }
         let round_trip = self.host().now().as_nanos().saturating_sub(asked.as_nanos());
+        let traffic = Arc::new(Traffic::new(self.host().now().as_nanos(), round_trip));
         let mut batcher = None;
         match &self.inner.purpose {
             Purpose::Commands { checked, .. } => {
@@ -1173,13 +1180,7 @@ impl ConnectionSlot {
                         None => handshake::refused(&error, names, &[&names.mark]),
                     })?;
                 }
-                batcher = Some(batcher::start(
-                    self.host(),
-                    connection.clone(),
-                    server.is_7,
-                    Arc::clone(&self.inner.names),
-                    self.inner.server.place.waited_for(),
-                ));
+                batcher = Some(self.start_batcher(connection.clone(), &traffic, server, (number, generation)));
             }
             Purpose::Background { .. } => {
                 let mut tracking = redis::cmd("CLIENT");
@@ -1197,13 +1198,42 @@ impl ConnectionSlot {
             number,
             generation,
             address: info.addr().to_string().into(),
-            stalled: AtomicU64::new(0),
-            heard: AtomicU64::new(self.host().now().as_nanos()),
-            asked: AtomicU64::new(0),
-            round_trip: AtomicU64::new(round_trip),
+            traffic,
             unanswered: AtomicUsize::new(0),
             allows_shared: AtomicBool::new(false),
         })
+    }
+
+    /// Starts the batcher of a connection with this number to a server of this generation.
+    fn start_batcher(
+        &self,
+        connection: MultiplexedConnection,
+        traffic: &Arc<Traffic>,
+        server: handshake::Capabilities,
+        (number, generation): (u64, u64),
+    ) -> Sender {
+        let (present, followed) = (Arc::clone(&self.inner.server), Arc::clone(&self.inner.server));
+        let slot = Arc::downgrade(&self.inner);
+        let link = batcher::Link {
+            host: self.host().clone(),
+            connection,
+            flags: server.is_7,
+            has_threads: self.inner.home.as_ref().is_some_and(|home| !home.has_no_threads()),
+            names: Arc::clone(&self.inner.names),
+            traffic: Arc::clone(traffic),
+            is_present: Box::new(move || present.place.generation() == generation),
+            end: Box::new(move || {
+                if let Some(slot) = slot.upgrade().map(Self::from) {
+                    slot.end(number, false);
+                }
+            }),
+        };
+        batcher::start(
+            link,
+            async move { followed.place.changed(generation).await },
+            self.response_timeout(),
+            self.inner.server.place.waited_for(),
+        )
     }
 
     /// Returns the receiver of the server's push messages.
@@ -1386,15 +1416,13 @@ struct InFlight<'a> {
 impl InFlight<'_> {
     fn land(mut self) {
         self.answered = true;
-        self.live.stalled.store(0, Ordering::Relaxed);
         let now = self.slot.host().now().as_nanos();
-        self.live.heard.store(now, Ordering::Relaxed);
-        let took = now.saturating_sub(self.sent);
-        let is_in_time = Duration::from_nanos(took) <= self.live.usual() * 2;
+        let took = Duration::from_nanos(now.saturating_sub(self.sent));
+        let is_in_time = took <= self.live.usual() * 2;
         if is_in_time && matches!(self.slot.inner.purpose, Purpose::Background { .. }) {
             *self.slot.truce() = (0, None);
         }
-        self.live.answered_after(took);
+        self.live.traffic.is_heard(self.sent, now);
     }
 }
 
@@ -1403,17 +1431,7 @@ impl Drop for InFlight<'_> {
         if self.answered {
             return;
         }
-        // A connection that has answered other commands meanwhile is slow, not silent.
-        let sent = self.sent.max(self.live.heard.load(Ordering::Relaxed));
-        let stalled = &self.live.stalled;
-        let first = match stalled.compare_exchange(0, sent, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => sent,
-            Err(earlier) => earlier,
-        };
-        let silent = Duration::from_nanos(self.slot.host().now().as_nanos().saturating_sub(first));
-        if silent >= self.slot.inner.server.time_outs.response && self.slot.end(self.live.number, true) {
-            tracing::debug!(?silent, "the connection does not answer and is replaced");
-        }
+        self.slot.has_given_up(self.live, self.sent);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The exclusive lock: `SET key value NX PX`, and scripts that compare before they act.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::Value;
@@ -23,7 +24,7 @@ use crate::store::redis::scripts::{
 };
 use crate::store::{
     AcquireRequest, Attempt, Fence, FencingToken, HolderValue, Limited, Ownership, QueueRequest, ReleaseReport,
-    ReleaseRequest, RenewRequest, StoreError, within,
+    ReleaseRequest, RenewRequest, Responder, StoreError, within,
 };
 
 impl RedisStore {
@@ -227,6 +228,80 @@ impl RedisStore {
         Ok(())
     }
 
+    /// Puts an attempt into the batcher of the connection, if that is about to send many commands.
+    pub(in crate::store::redis) fn put_acquire(
+        &self,
+        request: &AcquireRequest<'_>,
+        responder: &dyn Fn() -> Responder<Attempt>,
+    ) -> Option<()> {
+        if self.background.keeps_mark() {
+            return None;
+        }
+        let live = self.commands.batching(Limited::Acquires)?;
+        let batcher = live.batcher.as_ref()?;
+        let (lock, value, ttl) = (request.key, request.value, millis(request.ttl));
+        let mode = if !value.is_shared() {
+            AcquireMode::Exclusive { fair: request.fair }
+        } else if live.allows_shared.load(Ordering::Relaxed) {
+            AcquireMode::Shared { all_commands: false }
+        } else {
+            return None;
+        };
+        let is_plain = live.server.is_7 && !(request.fence || request.fair || value.is_shared());
+        let (what, reply) = if !is_plain {
+            let acquire = Acquire {
+                lock: Arc::clone(lock),
+                value: Arc::clone(value.text()),
+                ttl,
+                terms: Terms {
+                    fence: request.fence,
+                    mode,
+                },
+            };
+            (What::Script(Request::Acquire(acquire)), Reply::Attempt(responder()))
+        } else if request.tell_remaining {
+            return None;
+        } else {
+            let taken = Reply::Taken(responder(), Arc::clone(value.text()));
+            (What::Take(Take::new(lock, value, ttl)), taken)
+        };
+        request.receipt.sent_on(live.number);
+        batcher.put(Limited::Acquires, what, reply);
+        Some(())
+    }
+
+    /// Puts a release whose answer is awaited into the batcher of the connection, likewise.
+    pub(in crate::store::redis) fn put_release(
+        &self,
+        request: &ReleaseRequest<'_>,
+        responder: &dyn Fn() -> Responder<Ownership>,
+    ) -> Option<()> {
+        // One that may leave the lock free looks at the answer, and one for an unanswered acquire chooses its
+        // connection.
+        if request.leave_free.is_some() || request.unanswered_on.is_some() || request.elsewhere {
+            return None;
+        }
+        let live = self.commands.batching(Limited::Releases)?;
+        let batcher = live.batcher.as_ref()?;
+        request.receipt.sent_on(live.number);
+        let (release, responder) = (self.release_of(request), responder());
+        let verdict = verdict_of(&release);
+        let reply = match self.commands.noting(&release) {
+            None => Reply::Ownership(responder, verdict),
+            Some(note) => Reply::Report(Report::new(move |answer| {
+                let Some(answer) = answer else { return };
+                let owned = answer.map_err(|error| sort(&error, true));
+                let owned = owned.and_then(|answer| verdict(&answer));
+                if owned.is_ok() {
+                    note();
+                }
+                responder.respond(owned);
+            })),
+        };
+        batcher.put(Limited::Releases, What::Script(Request::Release(release)), reply);
+        Some(())
+    }
+
     /// Puts a release into the batcher of the connection. Returns the report if there is no
     /// connection.
     pub(in crate::store::redis) fn send_release(
@@ -240,7 +315,7 @@ impl RedisStore {
         };
         request.receipt.sent_on(live.number);
         let release = self.release_of(request);
-        let verdict = if release.is_shared { released } else { given_back };
+        let verdict = verdict_of(&release);
         self.commands.note_released(|| release.clone());
         let slot = self.commands.here();
         let generation = live.generation;
@@ -343,6 +418,11 @@ impl RedisStore {
         });
         token_or_verdict(&answer.await?)
     }
+}
+
+/// Returns the function that reads the answer to a release.
+fn verdict_of(release: &Release) -> fn(&Value) -> Result<Ownership, StoreError> {
+    if release.is_shared { released } else { given_back }
 }
 
 /// Renews locks of one kind on a connection.

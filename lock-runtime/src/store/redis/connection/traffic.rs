@@ -1,0 +1,70 @@
+//! The times of a connection's commands and answers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The times of a connection's commands and answers, in nanoseconds of the host's clock, or 0 for never.
+#[derive(Default)]
+pub(super) struct Traffic {
+    /// The time at which the oldest of the commands given up since the last answer was sent.
+    stalled: AtomicU64,
+    /// The time of the last answer.
+    heard: AtomicU64,
+    /// The time at which the last command was sent.
+    asked: AtomicU64,
+    /// The smoothed round-trip time. Rises fast, and falls slowly.
+    round_trip: AtomicU64,
+}
+
+impl Traffic {
+    /// Creates that of a connection that was made at `now`, by commands that took so long.
+    pub(super) fn new(now: u64, round_trip: u64) -> Self {
+        Self {
+            heard: AtomicU64::new(now),
+            round_trip: AtomicU64::new(round_trip),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    /// Records that a command is sent.
+    pub(super) fn asks(&self, now: u64) {
+        self.asked.store(now, Ordering::Relaxed);
+    }
+
+    /// Records that what was sent at `sent` was answered at `now`.
+    pub(super) fn is_heard(&self, sent: u64, now: u64) {
+        self.stalled.store(0, Ordering::Relaxed);
+        self.heard.store(now, Ordering::Relaxed);
+        let took = now.saturating_sub(sent);
+        let before = self.round_trip.load(Ordering::Relaxed);
+        let weight = if took > before { 2 } else { 8 };
+        self.round_trip
+            .store(before - before / weight + took / weight, Ordering::Relaxed);
+    }
+
+    /// Records that the answer to what was sent at `sent` is awaited no more. Returns the time since which
+    /// the connection has left commands unanswered.
+    pub(super) fn is_given_up(&self, sent: u64) -> u64 {
+        // A connection that has answered other commands meanwhile is slow, not silent.
+        let sent = sent.max(self.heard.load(Ordering::Relaxed));
+        match self
+            .stalled
+            .compare_exchange(0, sent, Ordering::Relaxed, Ordering::Relaxed)
+        {
+            Ok(_) => sent,
+            Err(earlier) => earlier,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Requests of many calls, which are sent together.
+
+use std::time::Duration;
+
+use lock_runtime::LockManager;
+use lock_tests::{Action, Command, PATIENCE, Proxy, Server, eventually, patient};
+use tokio::task::JoinSet;
+
+/// More than a runtime sends by themselves.
+const MANY: usize = 40;
+
+fn is_taken(command: &Command) -> bool {
+    command.is("SET") && command.mentions("of-many:")
+}
+
+fn builder(url: &str) -> lock_runtime::LockManagerBuilder {
+    LockManager::builder(url)
+        .default_lease(PATIENCE * 4)
+        .default_wait(PATIENCE)
+}
+
+fn keys(server: &Server) -> usize {
+    let keys = server.keys().into_iter();
+    keys.filter(|key| key.contains("of-many:")).count()
+}
+
+/// Takes many locks at once.
+fn take_many(locks: &LockManager, fencing: bool) -> JoinSet<Result<lock_runtime::LockGuard, lock_runtime::LockError>> {
+    let requests = (0..MANY).map(|number| locks.lock(format!("of-many:{number}")).fencing(fencing));
+    requests.map(lock_runtime::LockRequest::acquire).collect()
+}
+
+async fn all<T: 'static>(tasks: JoinSet<Result<T, lock_runtime::LockError>>) -> Vec<T> {
+    tasks.join_all().await.into_iter().collect::<Result<_, _>>().unwrap()
+}
+
+/// Returns the number of commands that one run of a script or one flush has spared, as far as the proxy can see: releases in one run.
+fn runs_of_many(proxy: &Proxy) -> usize {
+    let several = |command: &Command| command.is_script() && command.argument(2).is_some_and(|keys| keys > "2");
+    proxy.count(several)
+}
+
+#[tokio::test]
+async fn calls_that_are_dropped_with_their_manager_leave_no_lock_and_no_connection() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = builder(&proxy.url())
+        .response_timeout(Duration::from_secs(1))
+        .build()
+        .unwrap();
+    eventually("the first lock", || async {
+        locks.lock("first").run(async {}).await.is_ok()
+    })
+    .await;
+    // On the connection of the calls, nothing is answered from here on.
+    let unanswered = proxy.on_next(is_taken, Action::LoseReply);
+    let mut taking = take_many(&locks, false);
+    unanswered.done().await;
+    eventually("all to be asked for", || async { proxy.count(is_taken) >= MANY }).await;
+    taking.abort_all();
+    while taking.join_next().await.is_some() {}
+    drop(locks);
+    eventually("the locks to be given back", || async { keys(&server) == 0 }).await;
+    eventually("the connections to be closed", || async { proxy.connections() == 0 }).await;
+}
+
+#[tokio::test]
+async fn scripts_that_the_server_has_forgotten_are_sent_again_for_each_of_many() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = patient(builder(&proxy.url())).await;
+    for fencing in [false, true] {
+        server.cmd(&["SCRIPT", "FLUSH"]);
+        let guards = all(take_many(&locks, fencing)).await;
+        assert_eq!((guards.len(), keys(&server)), (MANY, MANY), "fencing: {fencing}");
+        server.cmd(&["SCRIPT", "FLUSH"]);
+        let releases: JoinSet<_> = guards.into_iter().map(lock_runtime::LockGuard::release).collect();
+        all(releases).await;
+        assert_eq!(keys(&server), 0, "fencing: {fencing}");
+    }
+    assert!(runs_of_many(&proxy) > 0, "none of them were sent together");
+}
+
+/// A failure in a run may be that of another lock.
+#[tokio::test]
+async fn a_key_of_another_kind_fails_its_own_call_and_no_other_of_the_batch() {
+    let server = Server::start();
+    let locks = patient(builder(&server.url())).await;
+    for fencing in [false, true] {
+        server.cmd(&["RPUSH", "dist_lock:of-many:7", "another program's"]);
+        let taken = take_many(&locks, fencing).join_all().await;
+        let (guards, errors): (Vec<_>, Vec<_>) = taken.into_iter().partition(Result::is_ok);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        let error = errors.into_iter().next().unwrap().unwrap_err().to_string();
+        assert!(error.contains("of-many:7") && error.contains("another kind"), "{error}");
+        let releases: JoinSet<_> = guards.into_iter().map(|guard| guard.unwrap().release()).collect();
+        assert_eq!(all(releases).await.len(), MANY - 1);
+        assert_eq!(keys(&server), 1, "the other program's is left alone");
+        server.cmd(&["DEL", "dist_lock:of-many:7"]);
+    }
+}
