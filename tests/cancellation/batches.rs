@@ -1,10 +1,12 @@
 //! Requests of many calls, which are sent together.
 
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use lock_runtime::LockManager;
 use lock_tests::{Action, Command, PATIENCE, Proxy, Server, eventually, patient};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, unconstrained};
 
 /// More than a runtime sends by themselves.
 const MANY: usize = 40;
@@ -34,10 +36,10 @@ async fn all<T: 'static>(tasks: JoinSet<Result<T, lock_runtime::LockError>>) -> 
     tasks.join_all().await.into_iter().collect::<Result<_, _>>().unwrap()
 }
 
-/// Returns the number of commands that one run of a script or one flush has spared, as far as the proxy can see: releases in one run.
+/// Returns the number of runs of a script for several locks, each with its queue.
 fn runs_of_many(proxy: &Proxy) -> usize {
-    let several = |command: &Command| command.is_script() && command.argument(2).is_some_and(|keys| keys > "2");
-    proxy.count(several)
+    let keys = |command: &Command| command.argument(2).and_then(|keys| keys.parse::<usize>().ok());
+    proxy.count(|command| command.is_script() && keys(command) > Some(2))
 }
 
 #[tokio::test]
@@ -79,6 +81,46 @@ async fn scripts_that_the_server_has_forgotten_are_sent_again_for_each_of_many()
         assert_eq!(keys(&server), 0, "fencing: {fencing}");
     }
     assert!(runs_of_many(&proxy) > 0, "none of them were sent together");
+}
+
+/// Polled once, they are sent with others, and so may be what gives them back.
+#[tokio::test]
+async fn calls_that_are_dropped_before_their_batch_is_sent_leave_no_lock() {
+    let server = Server::start();
+    let locks = patient(builder(&server.url())).await;
+    for _ in 0..20 {
+        let mut context = Context::from_waker(Waker::noop());
+        for number in 0..MANY {
+            let call = locks.lock(format!("of-many:{number}")).acquire();
+            assert!(pin!(unconstrained(call)).poll(&mut context).is_pending());
+        }
+        eventually("the locks to be given back", || async { keys(&server) == 0 }).await;
+    }
+}
+
+/// The release and the attempt behind it are in one batch, where releases share a run of the script.
+#[tokio::test]
+async fn a_call_finds_the_lock_free_that_a_pipelined_release_in_the_same_batch_has_released() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = patient(builder(&proxy.url())).await;
+    let again = |number| {
+        let locks = locks.clone();
+        async move {
+            for round in 0..20 {
+                let request = locks.lock(format!("of-many:{number}")).pipelined(true);
+                // Once in a while it asks for the rest of the lease, too.
+                let wait = if round % 5 == 0 { Duration::ZERO } else { PATIENCE };
+                request.wait(wait).acquire().await?.release().await?;
+            }
+            Ok(())
+        }
+    };
+    all((0..MANY).map(again).collect::<JoinSet<_>>()).await;
+    eventually("the last releases", || async { keys(&server) == 0 }).await;
+    let busy = |command: &Command| is_taken(command) && command.reply_text().is_some_and(|text| text.starts_with('$'));
+    assert_eq!(proxy.count(busy), 0, "a lock was asked for before its release");
+    assert!(runs_of_many(&proxy) > 0, "none of them were released together");
 }
 
 /// A failure in a run may be that of another lock.

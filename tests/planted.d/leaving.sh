@@ -5,3 +5,9 @@ plant pipelined-unattended lock-runtime/src/hold/upkeep/pipelined.rs \
     'drop(sent);' \
     promises leaving::a_pipelined_release_is_sent_though_its_runtime_is_not_driven_any_more \
     'in vain: the release'
+
+plant overtakes-in-a-batch lock-runtime/src/store/redis/connection/batcher.rs \
+    'self.is_later(lock) || runs.values().any(|run| run.locks.contains(&lock))' \
+    'self.is_later(lock)' \
+    cancellation batches::a_call_finds_the_lock_free_that_a_pipelined_release_in_the_same_batch_has_released \
+    'Busy'

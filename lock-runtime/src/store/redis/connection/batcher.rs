@@ -733,6 +733,7 @@ impl Batcher {
         let mut packed = Packed {
             pipeline: Pipeline::with_capacity(ops.len()),
             replies: Vec::with_capacity(ops.len()),
+            later: Vec::new(),
             reads_mark: false,
         };
         // By what one run can do together, for the locks of one group.
@@ -748,23 +749,20 @@ impl Batcher {
                     }
                 }
                 What::Command(command, about) => {
-                    packed.add_command(command, about, &mut runs, self);
-                    packed.replies.push(Replies::One(reply));
+                    packed.add_command(command, about, Replies::One(reply), &mut runs, self);
                 }
                 What::Take(take) => {
-                    packed.add_command(take.command(), Some(hash(&take.lock)), &mut runs, self);
-                    packed.replies.push(Replies::One(reply));
+                    let about = Some(hash(&take.lock));
+                    packed.add_command(take.command(), about, Replies::One(reply), &mut runs, self);
                 }
                 What::Marked(take) => {
-                    packed.add_command(take.command(), Some(hash(&take.lock)), &mut runs, self);
-                    packed.replies.push(Replies::Marked(reply));
+                    let about = Some(hash(&take.lock));
+                    packed.add_command(take.command(), about, Replies::Marked(reply), &mut runs, self);
                     packed.reads_mark = true;
                 }
             }
         }
-        for run in runs.values_mut() {
-            packed.add_run(run, self);
-        }
+        packed.add_all(&mut runs, self);
         if packed.reads_mark {
             packed.pipeline.cmd("GET").arg(&self.link.names.mark);
         }
@@ -816,6 +814,9 @@ impl Run {
 struct Packed {
     pipeline: Pipeline,
     replies: Vec<Replies>,
+    /// Commands that follow the runs, since each is about a lock in one of them, and the hashes of these locks:
+    /// as after a pipelined release.
+    later: Vec<(u64, Cmd, Replies)>,
     /// `true` if the last command reads the server's mark.
     reads_mark: bool,
 }
@@ -830,14 +831,36 @@ enum Replies {
 }
 
 impl Packed {
-    fn add_command(&mut self, command: Cmd, about: Option<u64>, runs: &mut Runs, batcher: &Batcher) {
-        // It must not overtake what was asked for the same lock before.
-        for run in runs.values_mut() {
-            if about.is_none_or(|about| run.locks.contains(&about)) {
-                self.add_run(run, batcher);
+    /// Adds a command behind all that was asked for the same lock before, or for any lock without one.
+    fn add_command(&mut self, command: Cmd, about: Option<u64>, replies: Replies, runs: &mut Runs, batcher: &Batcher) {
+        match about {
+            None => self.add_all(runs, batcher),
+            Some(lock) if self.is_later(lock) || runs.values().any(|run| run.locks.contains(&lock)) => {
+                self.later.push((lock, command, replies));
+                return;
             }
+            Some(_) => {}
         }
+        self.add(command, replies);
+    }
+
+    fn is_later(&self, lock: u64) -> bool {
+        self.later.iter().any(|(other, ..)| *other == lock)
+    }
+
+    fn add(&mut self, command: Cmd, replies: Replies) {
         self.pipeline.add_command(command);
+        self.replies.push(replies);
+    }
+
+    /// Adds the runs, and the commands that follow them.
+    fn add_all(&mut self, runs: &mut Runs, batcher: &Batcher) {
+        for run in runs.values_mut() {
+            self.add_run(run, batcher);
+        }
+        for (_, command, replies) in std::mem::take(&mut self.later) {
+            self.add(command, replies);
+        }
     }
 
     /// Returns the run that an acquire or a release of this lock is to be a part of.
@@ -850,6 +873,9 @@ impl Packed {
         batcher: &Batcher,
     ) -> &'a mut Run {
         let lock = hash(lock);
+        if self.is_later(lock) {
+            self.add_all(runs, batcher);
+        }
         for (other, run) in &mut *runs {
             if *other != kind && run.locks.contains(&lock) {
                 self.add_run(run, batcher);
@@ -867,8 +893,7 @@ impl Packed {
     fn add_run(&mut self, run: &mut Run, batcher: &Batcher) {
         let run = std::mem::take(run);
         if !run.locks.is_empty() {
-            self.pipeline.add_command(run.command(batcher));
-            self.replies.push(Replies::Each(run.replies));
+            self.add(run.command(batcher), Replies::Each(run.replies));
         }
     }
 }
