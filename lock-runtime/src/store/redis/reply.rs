@@ -31,6 +31,20 @@ pub(super) fn granted_or_busy(parts: &[Value]) -> Result<Attempt, StoreError> {
     }
 }
 
+/// Returns the outcome of a plain `SET` with `NX` and `GET` of this value. `None` if the key held that value already:
+/// its lease is then still the earlier one.
+pub(super) fn taken(answer: &Value, value: &str, remaining: Option<Duration>) -> Result<Option<Attempt>, StoreError> {
+    match answer {
+        Value::Nil => Ok(Some(Attempt::Granted { fence: None })),
+        Value::BulkString(holder) if holder == value.as_bytes() => Ok(None),
+        Value::BulkString(holder) => Ok(Some(Attempt::Busy {
+            holder: Some(holder_of(holder)),
+            remaining,
+        })),
+        other => Err(unexpected(other)),
+    }
+}
+
 pub(super) fn verdict(answer: &Value) -> Result<Ownership, StoreError> {
     match answer {
         Value::Int(1) => Ok(Ownership::Owned),

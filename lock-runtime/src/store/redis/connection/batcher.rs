@@ -23,7 +23,7 @@ use crate::host::{Host, Sleep, Timer};
 use crate::store::redis::connection::failure::{self, sort};
 use crate::store::redis::connection::traffic::Traffic;
 use crate::store::redis::keyspace::{Beside, Keyspace};
-use crate::store::redis::reply::{attempt, holder_of, millis, unexpected};
+use crate::store::redis::reply::{attempt, millis, taken};
 use crate::store::redis::scripts::{ACQUIRE, Form, LockScript, SHARED_ACQUIRE, release_of};
 use crate::store::responder::Responder;
 use crate::store::{Attempt, HolderValue, LeaveFree, Limited, Ownership, StoreError};
@@ -285,7 +285,11 @@ impl Reply {
                     report(Some(answer));
                 }
             }
-            Self::Taken(responder, value) => responder.respond(taken(answer, &value)),
+            Self::Taken(responder, value) => {
+                let attempt = read(answer, |answer| taken(answer, &value, None));
+                let twice = || StoreError::unknown("the server was asked twice");
+                responder.respond(attempt.and_then(|attempt| attempt.ok_or_else(twice)));
+            }
             Self::Attempt(responder) => responder.respond(read(answer, attempt)),
             Self::Ownership(responder, verdict) => responder.respond(read(answer, verdict)),
         }
@@ -294,22 +298,6 @@ impl Reply {
 
 fn read<T>(answer: Answer, read: impl Fn(&Value) -> Result<T, StoreError>) -> Result<T, StoreError> {
     read(&answer.map_err(|error| sort(&error, true))?)
-}
-
-/// Returns the outcome of a [`Take`] with this value.
-fn taken(answer: Answer, value: &str) -> Result<Attempt, StoreError> {
-    match answer.map_err(|error| sort(&error, true))? {
-        Value::Nil => Ok(Attempt::Granted { fence: None }),
-        // The command was delivered twice: the lease is that of the first one.
-        Value::BulkString(holder) if holder == value.as_bytes() => {
-            Err(StoreError::unknown("the server was asked twice"))
-        }
-        Value::BulkString(holder) => Ok(Attempt::Busy {
-            holder: Some(holder_of(&holder)),
-            remaining: None,
-        }),
-        other => Err(unexpected(&other)),
-    }
 }
 
 /// The handle that puts commands into the batcher of a connection.

@@ -102,15 +102,10 @@ impl RedisStore {
         let release = self.release_of(request);
         let verdict = verdict_of(&release);
         self.commands.note_released(|| release.clone());
-        let slot = self.commands.here();
-        let generation = live.generation;
         let queue = self.queue.clone();
         let (key, leave_free) = (Arc::clone(request.key), request.leave_free);
         let reply = Reply::Report(Report::new(move |answer| {
             report(match answer {
-                Some(Ok(_)) if !slot.is_of_present(generation) => {
-                    Err(StoreError::unknown("another server has taken over"))
-                }
                 Some(Ok(answer)) => {
                     if answer == LEFT_FREE
                         && let Some(free) = leave_free

@@ -13,7 +13,7 @@ use crate::store::redis::connection::{Connection, ConnectionSlot};
 use crate::store::redis::connection::{eval, eval_about, eval_for_lock};
 use crate::store::redis::keyspace::drawing;
 use crate::store::redis::reply::{
-    LEFT_FREE, as_remaining, attempt, given_back, holder_of, millis, released, token_or_verdict, unexpected, verdicts,
+    LEFT_FREE, as_remaining, attempt, given_back, millis, released, taken, token_or_verdict, unexpected, verdicts,
 };
 use crate::store::redis::scripts::{
     ACQUIRE, ACQUIRE_ALONE, FENCE, LockScript, MARKED_ACQUIRE, RAISE_FENCE, RAISE_OWN_FENCE, RELEASE_ALONE, RENEW,
@@ -365,15 +365,7 @@ async fn acquire_by_set(
         }
         answer = taken;
     }
-    match answer {
-        Value::Nil => Ok(Some(Attempt::Granted { fence: None })),
-        Value::BulkString(holder) if holder == request.value.as_str().as_bytes() => Ok(None),
-        Value::BulkString(holder) => Ok(Some(Attempt::Busy {
-            holder: Some(holder_of(&holder)),
-            remaining,
-        })),
-        other => Err(unexpected(&other)),
-    }
+    taken(&answer, request.value.as_str(), remaining)
 }
 
 async fn remaining(commands: &ConnectionSlot, live: &Connection, request: &AcquireRequest<'_>) -> Option<Duration> {
