@@ -1,6 +1,6 @@
 //! `lockctl` on several servers.
 
-use lock_tests::{ClusterGroup, Server};
+use lock_tests::{ClusterGroup, Server, eventually};
 
 use crate::stage::{Heart, STORED, code, end_of_renewed_lease, errors, is_alive, lockctl_at, pids, quorum_of, run_at};
 
@@ -18,6 +18,11 @@ async fn a_command_outlives_one_master_of_a_quorum_and_not_a_majority() {
     let mut child = run_at(&quorum_of(&masters), &options, &heart.script());
     let command = pids(&mut child).await[0];
     heart.beats().await;
+    // A majority is enough to begin.
+    eventually("the votes of all masters", || async {
+        masters.iter().all(|master| master.exists(STORED))
+    })
+    .await;
     masters[0].kill();
     let ends = end_of_renewed_lease(&masters[2]).await;
     assert!(is_alive(command), "{}", child.errors());

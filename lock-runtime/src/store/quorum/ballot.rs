@@ -191,6 +191,16 @@ impl Ballot {
         self.state().late = late;
     }
 
+    /// Returns the masters to which no request could be sent before the grant.
+    pub(super) fn unsent(&self) -> Vec<usize> {
+        let state = self.state();
+        let is_unsent = |at: &usize| {
+            let asked = state.asked.get(*at).and_then(Option::as_ref);
+            asked.is_some_and(|receipt| receipt.connection().is_none())
+        };
+        state.late.owing().filter(is_unsent).collect()
+    }
+
     /// Takes the request out that has not been answered by this master since the grant.
     pub(super) fn late(&self, at: usize) -> Option<Request<Answer>> {
         self.state().late.take(at)

@@ -262,6 +262,47 @@ impl Quorum {
         decided
     }
 
+    /// Sends the requests that waited for a connection when the lock was granted, as the first ones of a process
+    /// do: without their votes, the lock would be lost with the next master that fails.
+    pub(super) fn send_late(self: &Arc<Self>, ballot: &Arc<Ballot>, ttl: Duration) {
+        for at in ballot.unsent() {
+            if !ballot.may_return(at) {
+                continue;
+            }
+            let (quorum, ballot) = (Arc::clone(self), Arc::clone(ballot));
+            let sends = async move {
+                let _ = quorum.hear_late(at, &ballot, ttl).await;
+                ballot.has_returned(at);
+            };
+            self.host.spawn_by(self.timer(), sends);
+        }
+    }
+
+    /// Waits for the answer of a master that had not answered when the lock was granted. Returns `false` if it
+    /// still owes it.
+    async fn hear_late(self: &Arc<Self>, at: usize, ballot: &Arc<Ballot>, ttl: Duration) -> bool {
+        let (Some(late), Some(receipt)) = (ballot.late(at), ballot.asked(at)) else {
+            return true;
+        };
+        let answer = self.host.timeout(self.timer(), self.response_timeout, late).await;
+        let is_busy = matches!(answer, Some(Answer::Busy { .. }));
+        let has_answered = answer.is_some();
+        match answer {
+            Some(Answer::Failed(error)) => self.has_failed(at, &error),
+            Some(_) => {}
+            None => self.suspect(at),
+        }
+        self.give_up_late(at, ballot, &receipt, is_busy, ttl);
+        has_answered
+    }
+
+    /// Gives up the vote that a request gets after the lock was released.
+    fn give_up_late(&self, at: usize, ballot: &Ballot, receipt: &Receipt, is_busy: bool, ttl: Duration) {
+        if ballot.is_over() && !is_busy && receipt.connection().is_some() {
+            self.abandon_at(at, &self.given_up(ballot, at, Some(receipt), ttl));
+        }
+    }
+
     /// Asks a master again for a vote that it has lost, or that it could not give at first.
     fn win_back(self: &Arc<Self>, at: usize, ballot: &Arc<Ballot>, key: &Arc<str>, ttl: Duration) {
         let Some(master) = self.masters.get(at).cloned() else {
@@ -273,16 +314,10 @@ impl Quorum {
         let (quorum, ballot, key) = (Arc::clone(self), Arc::clone(ballot), Arc::clone(key));
         let timer = self.timer();
         let returns = async move {
-            let value = ballot.value_at(at);
-            let has_answered = match ballot.late(at) {
-                Some(late) => quorum
-                    .host
-                    .timeout(timer, quorum.response_timeout, late)
-                    .await
-                    .is_some(),
-                None => true,
-            };
-            if has_answered && let Some(receipt) = ballot.ask(at) {
+            if quorum.hear_late(at, &ballot, ttl).await
+                && let Some(receipt) = ballot.ask(at)
+            {
+                let value = ballot.value_at(at);
                 let request = AcquireRequest {
                     key: &key,
                     value: &value,
@@ -300,10 +335,7 @@ impl Quorum {
                     Some(Err(error)) => quorum.has_failed(at, &error),
                     None => quorum.suspect(at),
                 }
-                // The lock may have been released meanwhile.
-                if ballot.is_over() && !is_busy && receipt.connection().is_some() {
-                    quorum.abandon_at(at, &quorum.given_up(&ballot, at, Some(&receipt), ttl));
-                }
+                quorum.give_up_late(at, &ballot, &receipt, is_busy, ttl);
             }
             ballot.has_returned(at);
         };

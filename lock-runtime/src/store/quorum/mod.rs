@@ -336,6 +336,7 @@ impl Quorum {
         }
         if counted == Count::Won {
             ballot.keep(late);
+            self.send_late(&ballot, wanted.ttl);
             let fence = if wanted.fence {
                 Some(self.settle_fence(&ballot, &tally).await?)
             } else {

@@ -123,6 +123,7 @@ impl Quorum {
             let (counted, mut tally, late) = self.ask_masters(&ballot, wanted, Whom::AllBut(at)).await;
             if counted == Count::Won {
                 ballot.keep(late);
+                self.send_late(&ballot, request.ttl);
                 let others = tally.votes.iter().enumerate();
                 let others = others
                     .filter(|(other, vote)| *other != at && **vote == Vote::Granted)

@@ -277,6 +277,38 @@ async fn a_vote_that_was_won_back_is_released_though_the_first_answer_was_late()
     assert_eq!(masters.left("k"), [""; 0], "{:?}", masters.events());
 }
 
+/// The first call of a process opens the connections, and has the lock before the last one is open.
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_waits_for_a_connection_is_taken_once_it_is_open() {
+    let masters = Masters::new(3);
+    let client = masters.client(0);
+    client.links[2].opens_after(50 * MS);
+    let guard = client.locks.lock("k").lease(LEASE).acquire().await.unwrap();
+    assert_eq!(masters.votes("k", OTHER), [0, 1]);
+    sleep(60 * MS).await;
+    assert_eq!(masters.votes("k", OTHER), [0, 1, 2], "{:?}", masters.events());
+    masters.servers[0].kill();
+    sleep(2 * LEASE).await;
+    assert!(guard.handle().is_held(), "{:?}", masters.events());
+    guard.release().await.unwrap();
+    assert_eq!(masters.left("k"), [""; 0], "{:?}", masters.events());
+}
+
+/// The release overtakes the request to the third master, whose connection is opened after the grant.
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_waits_for_a_connection_is_not_left_behind() {
+    for pause in [0, 20, 49, 51] {
+        let masters = Masters::new(3);
+        let client = masters.client(0);
+        client.links[2].opens_after(50 * MS);
+        let guard = client.locks.lock("k").lease(60 * LEASE).acquire().await.unwrap();
+        sleep(pause * MS).await;
+        guard.release().await.unwrap();
+        sleep(2 * LEASE).await;
+        assert_eq!(masters.left("k"), [""; 0], "{pause} ms: {:?}", masters.events());
+    }
+}
+
 /// Calls that wait for a thousand locks at the first master, which dies.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_waiters_move_to_the_next_master_without_a_storm() {

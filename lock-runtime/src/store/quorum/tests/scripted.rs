@@ -233,6 +233,8 @@ struct Inner {
     /// Cut off by the test.
     is_cut: watch::Sender<bool>,
     connection: AtomicU64,
+    /// When the connection for acquires is open.
+    opens: Mutex<Option<Instant>>,
     /// The end of the request before, and the time at which it arrives.
     before: Mutex<(Option<oneshot::Receiver<()>>, Option<Instant>)>,
 }
@@ -244,6 +246,7 @@ impl Link {
             client,
             is_cut: watch::Sender::default(),
             connection: AtomicU64::new(1),
+            opens: Mutex::default(),
             before: Mutex::default(),
         }))
     }
@@ -257,6 +260,12 @@ impl Link {
     pub(super) fn reconnect(&self) {
         self.0.connection.fetch_add(1, Ordering::Relaxed);
         *self.0.before.lock().unwrap() = (None, None);
+    }
+
+    /// Lets acquires wait for their connection, which is opened after so long. Other requests overtake them.
+    pub(super) fn opens_after(&self, delay: Duration) {
+        let opens = Instant::now() + delay;
+        *self.0.opens.lock().unwrap() = Some(opens);
     }
 
     fn begin(&self, asked: &Asked, receipt: Option<&Receipt>) -> Result<(Fate, Travel), StoreError> {
@@ -312,6 +321,10 @@ impl Link {
             client: self.0.client,
             value: value.to_owned(),
         };
+        let opens = *self.0.opens.lock().unwrap();
+        if let Some(opens) = opens.filter(|_| op == Op::Acquire) {
+            sleep_until(opens).await;
+        }
         let (fate, mut travel) = self.begin(&asked, receipt)?;
         let (answer, answered) = oneshot::channel();
         let server = Arc::clone(&self.0.server);
