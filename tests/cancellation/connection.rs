@@ -212,7 +212,11 @@ async fn a_dropped_lock_is_renewed_no_more() {
     let dropped = lock("dropped").await.unwrap();
     let kept = lock("kept").await.unwrap();
     eventually("both to be renewed", || async {
-        dropped.handle().renewals() >= 1 && kept.handle().renewals() >= 1
+        let handles = [dropped.handle(), kept.handle()];
+        for handle in &handles {
+            assert!(handle.is_held(), "{handle:?} {:#?}", proxy.commands());
+        }
+        handles.iter().all(|handle| handle.renewals() >= 1)
     })
     .await;
     let renewals = kept.handle().renewals();
