@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod at_the_source;
+mod crowds;
 mod facts;
 mod half_moved;
 mod leaving;

@@ -53,3 +53,9 @@ plant importing-node-kept lock-runtime/src/store/redis/cluster/node.rs \
     '' \
     cluster losing::a_release_that_the_next_master_does_not_know_is_repeated_there \
     'in vain: the release at the next master'
+
+plant answers-awaited-from-a-node-that-has-left lock-runtime/src/store/redis/connection/place.rs \
+    'Self::Node { retired, .. } => retired.cancelled().await,' \
+    'Self::Node { .. } => pending().await,' \
+    cluster crowds::those_that_a_silent_node_owes_an_answer_go_on_at_the_one_that_replaces_it \
+    'Elapsed'

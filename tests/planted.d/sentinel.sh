@@ -67,7 +67,7 @@ plant places-kept-at-the-next-master lock-runtime/src/store/redis/mod.rs \
     'Busy'
 
 plant batches-of-the-former-awaited lock-runtime/src/store/redis/connection/slot.rs \
-    'async move { followed.place.changed(generation).await },' \
+    'async move { followed.place.over(generation).await },' \
     'async move { drop(followed); std::future::pending().await },' \
     sentinel failover::calls_that_a_silent_master_owes_an_answer_go_on_at_the_next_one \
     'Elapsed'

@@ -39,7 +39,7 @@ use crate::store::info::LockInfo;
 use crate::store::{
     AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, HolderValue, Lane, Limited, LockPage,
     LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseReport, ReleaseRequest,
-    RenewRequest, Replicated, StoreError, StoreFuture,
+    RenewRequest, Replicated, Responder, StoreError, StoreFuture,
 };
 
 /// The number of low bits of a position in a list that are the node's own.
@@ -536,6 +536,24 @@ impl LockStore for ClusterStore {
 
     fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
         Box::pin(self.give_back_one(request))
+    }
+
+    // What a node answers that does not have the slot changes nothing there, so the same request is then made
+    // without a batch, and finds its way.
+    fn acquire_in_batch(&self, request: &AcquireRequest<'_>, responder: &dyn Fn() -> Responder<Attempt>) -> bool {
+        let node = self.nodes.owner(slot_of(request.key));
+        node.is_some_and(|node| node.store.acquire_in_batch(request, responder))
+    }
+
+    fn release_in_batch(&self, request: &ReleaseRequest<'_>, responder: &dyn Fn() -> Responder<Ownership>) -> bool {
+        let node = self.nodes.owner(slot_of(request.key));
+        node.is_some_and(|node| node.store.release_in_batch(request, responder))
+    }
+
+    fn gave_up(&self, receipt: &Receipt, waited: Duration) {
+        for node in self.nodes.all() {
+            node.store.gave_up(receipt, waited);
+        }
     }
 
     fn release_in_order(&self, request: &ReleaseRequest<'_>, report: ReleaseReport) -> Result<(), ReleaseReport> {

@@ -64,6 +64,7 @@ impl Common {
     pub(super) fn node(&self, address: &Address, lane: Lane, is_in_doubt: Box<dyn Fn() + Send + Sync>) -> Arc<Node> {
         let info = self.info(address);
         let shown = info.addr().to_string();
+        let retired = CancellationToken::new();
         let health = Arc::new(Board::of_node(
             &self.health,
             &self.host,
@@ -76,6 +77,7 @@ impl Common {
                 info: Box::new(info),
                 is_in_doubt,
                 waited_for: Arc::clone(&self.waited_for),
+                retired: retired.clone(),
             },
             time_outs: self.time_outs,
             health: Arc::clone(&health),
@@ -90,7 +92,7 @@ impl Common {
             asking: store.asking(),
             store,
             health,
-            retired: CancellationToken::new(),
+            retired,
             asked: AtomicU64::new(0),
             has_owned: AtomicBool::new(false),
         })

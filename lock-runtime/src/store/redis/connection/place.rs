@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::store::StoreError;
 
@@ -22,6 +23,8 @@ pub(in crate::store::redis) enum Place {
         is_in_doubt: Box<dyn Fn() + Send + Sync>,
         /// The number of commands whose answers are awaited from all nodes.
         waited_for: Arc<AtomicUsize>,
+        /// Cancelled once the node has no slot any more.
+        retired: CancellationToken,
     },
     /// The one that [`CurrentMaster`] tells.
     Followed(Arc<CurrentMaster>),
@@ -114,6 +117,16 @@ impl Place {
         // Boxed, so that commands to a fixed server have no room for it.
         if Box::pin(state.wait_for(another)).await.is_err() {
             pending::<()>().await;
+        }
+    }
+
+    /// Completes once the answers of a server of this generation count no more, since another one has taken over.
+    ///
+    /// Cancel safe.
+    pub(super) async fn over(&self, generation: u64) {
+        match self {
+            Self::Node { retired, .. } => retired.cancelled().await,
+            Self::Fixed(_) | Self::Followed(_) => self.changed(generation).await,
         }
     }
 

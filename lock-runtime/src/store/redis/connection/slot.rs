@@ -1230,7 +1230,7 @@ impl ConnectionSlot {
         };
         batcher::start(
             link,
-            async move { followed.place.changed(generation).await },
+            async move { followed.place.over(generation).await },
             self.response_timeout(),
             self.inner.server.place.waited_for(),
         )
