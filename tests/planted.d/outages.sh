@@ -107,7 +107,7 @@ plant redials-at-once lock-runtime/src/store/redis/connection/slot.rs \
     'dials, of at most'
 
 plant one-lane-for-all-servers lock-runtime/src/hold/tenure.rs \
-    'keys.iter().map(|key| manager.store.lane(key))' \
+    'keys.iter().map(|key| manager.store().lane(key))' \
     'keys.iter().map(|_| Lane::default())' \
     faults watchdog::a_server_that_does_not_answer_holds_up_no_other_servers_locks \
     'a lock of the other server was not renewed'

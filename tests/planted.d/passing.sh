@@ -25,26 +25,26 @@ plant turn-not-taken-back lock-runtime/src/acquire/local_queue.rs \
     'it hangs'
 
 plant passed-under-old-name lock-runtime/src/hold/mod.rs \
-    'Holder::passed_to(&self.value, self.options.site.function)' \
-    'Holder::new(self.value.as_str())' \
+    'Holder::passed_to(&self.tenure.value, self.options.site.function)' \
+    'Holder::new(self.tenure.value.as_str())' \
     waiting local_queue::in_memory::a_call_that_waited_behind_its_own_process_names_the_holder \
     'shop::buy'
 
 plant accepted-before-its-token lock-runtime/src/acquire/mod.rs \
     'let answer = if self.options.fencing {
-            let answer = self.manager.store.fence(&held.key, &held.value);' \
+            let answer = self.manager.store().fence(&held.tenure.key, &held.tenure.value);' \
     'if self.options.fencing {
             let passed = waiting.accept(held)?;
-            let answer = self.manager.store.fence(&held.key, &held.value).await;
+            let answer = self.manager.store().fence(&held.tenure.key, &held.tenure.value).await;
             let fence = match answer {
                 Ok(Fence::Token(fence)) => Some(fence),
                 _ => return Some(Err(passed.give_back())),
             };
-            let (since, (tenure, place)) = (self.manager.clock.now(), passed.accept());
+            let (since, (tenure, place)) = (self.manager.now(), passed.accept());
             return Some(Ok(Grant::passed(tenure, &self.options, since, fence, place)));
         }
         let answer = if self.options.fencing {
-            let answer = self.manager.store.fence(&held.key, &held.value);' \
+            let answer = self.manager.store().fence(&held.tenure.key, &held.tenure.value);' \
     promises passing::a_passed_lock_whose_call_is_not_polled_while_it_asks_for_a_token_goes_to_another_process \
     'it hangs'
 

@@ -27,8 +27,8 @@ plant left-free-by-permission lock-runtime/src/store/redis/ops/exclusive_release
     'a lock was not given back'
 
 plant left-free-for-too-long lock-runtime/src/acquire/attempt.rs \
-    'let has_time = |pause| pause < self.left(self.manager.clock.now());' \
-    'let has_time = |_| self.left(self.manager.clock.now()) < Duration::MAX;' \
+    'let has_time = |pause| pause < self.left(self.manager.now());' \
+    'let has_time = |_| self.left(self.manager.now()) < Duration::MAX;' \
     scenarios releasing::a_call_takes_what_was_left_free_if_it_cannot_wait_until_that_is_over \
     'it waits for what is free'
 

@@ -49,7 +49,7 @@ plant room-told-once lock-runtime/src/store/redis/connection/batcher.rs \
     'calls that are polled no more'
 
 plant leads-without-time lock-runtime/src/acquire/coalesce.rs \
-    'if left <= manager.usual_round_trip() && !options.wait.is_zero() {' \
+    'if left <= manager.backend.access.usual_round_trip() && !options.wait.is_zero() {' \
     'if false {' \
     lib acquire::coalesce::tests::a_call_without_time_for_a_round_trip_passes_the_lead_on \
     'it leads with less time than the store takes to answer'

@@ -70,14 +70,14 @@ pub(super) enum Queuing {
 impl Acquisition {
     /// Makes one attempt at a store that answers at once. Returns `None` if the store does not.
     pub(super) fn attempt_now(&self, seen: &mut Progress) -> Option<Result<Step, StoreError>> {
-        if !self.manager.store.release_is_immediate() || self.manager.closed.is_cancelled() {
+        if !self.manager.store().release_is_immediate() || self.manager.backend.closed.is_cancelled() {
             return None;
         }
         let (pending, sent) = match self.ask(seen, &Arc::default()) {
             Ok(asked) => asked,
             Err(error) => return Some(Err(error)),
         };
-        let Some(answer) = self.manager.store.acquire_now(&self.request(seen, &pending)) else {
+        let Some(answer) = self.manager.store().acquire_now(&self.request(seen, &pending)) else {
             seen.attempts -= 1;
             return None;
         };
@@ -102,7 +102,7 @@ impl Acquisition {
         };
         if pending.send_in_batch(&self.request(seen, &pending)) {
             let within = self.budget(sent);
-            match self.manager.in_time(self.timer, within, &**caller).await {
+            match self.manager.backend.access.in_time(self.timer, within, &**caller).await {
                 // Nothing was done: asks again below.
                 Some(Err(error)) if error.effect() == Effect::None => {}
                 answer => return Some(self.settle(seen, pending, sent, answer)),
@@ -132,7 +132,7 @@ impl Acquisition {
     /// Returns the time for which the call in front before this one may have left the lock to other
     /// clients.
     fn left_free(&self, place: Option<&QueueHead>) -> Option<Duration> {
-        local_queue::left_free(&self.manager, place?)
+        local_queue::left_free(&self.manager.backend, place?)
     }
 
     /// Makes the lock thread check from here on that the call is polled.
@@ -153,11 +153,13 @@ impl Acquisition {
         // A lock left free by the previous call in front is for other clients: in the store's queue
         // this call gets its turn after them.
         let mut left_free = self.left_free(place);
-        let has_time = |pause| pause < self.left(self.manager.clock.now());
+        let has_time = |pause| pause < self.left(self.manager.now());
         seen.queues |= left_free.is_some_and(has_time) && first.is_none();
         loop {
             // A return of the store during the step counts.
-            let back = since_the_first.take().unwrap_or_else(|| self.manager.back.notified());
+            let back = since_the_first
+                .take()
+                .unwrap_or_else(|| self.manager.backend.access.back.notified());
             let step = if let Some(step) = first.take() {
                 step
             } else {
@@ -192,7 +194,7 @@ impl Acquisition {
             if let Some(left_free) = left_free.take() {
                 // Without a place in the store's queue, the pause leaves the lock to the other
                 // clients.
-                pause = pause.max(left_free.min(self.left(self.manager.clock.now())));
+                pause = pause.max(left_free.min(self.left(self.manager.now())));
             }
             if !seen.queues {
                 self.rest(pause, back).await;
@@ -205,14 +207,14 @@ impl Acquisition {
     /// lock granted now would only block other callers for a moment.
     pub(super) fn is_over(&self, seen: &Progress) -> bool {
         let knows = seen.attempts > 0 || !seen.knows_nothing();
-        self.manager.closed.is_cancelled() || knows && self.left(self.manager.clock.now()).is_zero()
+        self.manager.backend.closed.is_cancelled() || knows && self.left(self.manager.now()).is_zero()
     }
 
     /// Waits for `pause`, or until the store answers again after an outage.
     pub(super) async fn rest(&self, pause: Duration, back: Notified<'_>) {
         tokio::select! {
             biased;
-            () = self.manager.closed.cancelled() => {}
+            () = self.manager.backend.closed.cancelled() => {}
             () = back => {}
             () = self.sleep(pause) => {}
         }
@@ -222,16 +224,16 @@ impl Acquisition {
     /// call's time, or the manager is closed first. An error is permanent: retrying does not help.
     pub(super) async fn is_ready(&self, seen: &mut Progress) -> Result<bool, StoreError> {
         let most = if self.options.wait.is_zero() {
-            self.manager.response_timeout
+            self.manager.backend.access.response_timeout
         } else {
-            self.left(self.manager.clock.now())
+            self.left(self.manager.now())
         };
-        let Some(ready) = self.manager.store.ready(Limited::Acquires, &self.key, most) else {
+        let Some(ready) = self.manager.store().ready(Limited::Acquires, &self.key, most) else {
             return Ok(true);
         };
         let ready = tokio::select! {
             biased;
-            () = self.manager.closed.cancelled() => return Ok(false),
+            () = self.manager.backend.closed.cancelled() => return Ok(false),
             ready = ready => ready,
         };
         let Err(error) = ready else { return Ok(true) };
@@ -241,7 +243,7 @@ impl Acquisition {
         }
         // If the rest of `wait` was shorter than the response time-out, the store's earlier answer
         // is the better one to report.
-        if seen.knows_nothing() || most >= self.manager.response_timeout {
+        if seen.knows_nothing() || most >= self.manager.backend.access.response_timeout {
             seen.news.error = Some(error);
         }
         Ok(false)
@@ -262,13 +264,17 @@ impl Acquisition {
             None => self.ask(seen, caller)?,
             Some(pending) => {
                 seen.attempts += 1;
-                (pending, self.manager.clock.now())
+                (pending, self.manager.now())
             }
         };
         let answer = {
             let request = self.request(seen, &pending);
-            let asked = self.manager.store.acquire(&request);
-            self.manager.timeout(self.timer, self.budget(sent), asked).await
+            let asked = self.manager.store().acquire(&request);
+            self.manager
+                .backend
+                .access
+                .timeout(self.timer, self.budget(sent), asked)
+                .await
         };
         self.settle(seen, pending, sent, answer)
     }
@@ -281,7 +287,7 @@ impl Acquisition {
         let keys = Keys::from(&self.key);
         let stake = Stake::new(keys, self.value()?, ttl, None);
         let pending = UnconfirmedAcquire::arm(&self.manager.backend, caller, stake);
-        Ok((pending, self.manager.clock.now()))
+        Ok((pending, self.manager.now()))
     }
 
     fn request<'a>(&'a self, seen: &Progress, pending: &'a UnconfirmedAcquire) -> AcquireRequest<'a> {
@@ -332,8 +338,8 @@ impl Acquisition {
     /// Records the time that the store took to answer an attempt sent at `sent`. Returns the moment of the
     /// answer.
     pub(super) fn note_round_trip(&self, sent: Moment) -> Moment {
-        let now = self.manager.clock.now();
-        self.manager.note_round_trip(now.since(sent));
+        let now = self.manager.now();
+        self.manager.backend.access.note_round_trip(now.since(sent));
         now
     }
 
@@ -341,7 +347,7 @@ impl Acquisition {
     pub(super) fn unanswered(&self, seen: &mut Progress, pending: &UnconfirmedAcquire, sent: Moment) {
         // If the rest of `wait` was shorter than the response time-out, the store's earlier answer
         // is the better one to report.
-        if seen.knows_nothing() || self.budget(sent) >= self.manager.response_timeout {
+        if seen.knows_nothing() || self.budget(sent) >= self.manager.backend.access.response_timeout {
             let limit = "the response time-out, or the rest of `wait`";
             let receipt = pending.receipt();
             seen.news.error = Some(match (receipt.refusal(), receipt.connection()) {
@@ -364,7 +370,7 @@ impl Acquisition {
             .await?
         {
             Queuing::Granted { pending, since, fence } => {
-                let now = self.manager.clock.now();
+                let now = self.manager.now();
                 Ok(self.granted(seen, pending, (since, now), fence))
             }
             Queuing::Over(step) => Ok(step),
@@ -392,13 +398,13 @@ impl Acquisition {
             value: pending.value(),
             ttl,
             fence,
-            clock: &self.manager.clock,
+            clock: &self.manager.backend.access.clock,
             receipt: pending.receipt(),
             contention: &contention,
         };
-        let left = self.left(self.manager.clock.now());
+        let left = self.left(self.manager.now());
         let turn = {
-            let mut queue = self.manager.store.queue(&request);
+            let mut queue = self.manager.store().queue(&request);
             let mut told = false;
             let queue = poll_fn(|cx| {
                 let turn = queue.as_mut().poll(cx);
@@ -424,7 +430,7 @@ impl Acquisition {
             });
             tokio::select! {
                 biased;
-                () = self.manager.closed.cancelled() => None,
+                () = self.manager.backend.closed.cancelled() => None,
                 turn = queue => Some(turn),
                 () = self.sleep(left) => None,
             }
@@ -442,7 +448,7 @@ impl Acquisition {
             None => {
                 // If the rest of `wait` was shorter than the response time-out, the store's earlier
                 // answer is the better one to report.
-                let cut_short = left < self.manager.response_timeout && !seen.knows_nothing();
+                let cut_short = left < self.manager.backend.access.response_timeout && !seen.knows_nothing();
                 if pending.receipt().unanswered_on().is_some() && !cut_short {
                     seen.news.error = Some(StoreError::unknown("no answer within the rest of `wait`"));
                 }
@@ -459,10 +465,10 @@ impl Acquisition {
         (since, now): (Moment, Moment),
         fence: Option<FencingToken>,
     ) -> Step {
-        if self.manager.closed.is_cancelled() {
+        if self.manager.backend.closed.is_cancelled() {
             return Step::Pause;
         }
-        let deadline = self.manager.deadline(since, self.options.lease);
+        let deadline = self.manager.backend.deadline(since, self.options.lease);
         if now >= deadline {
             // Too late to be useful: the answer took as long as the lease.
             seen.news.error = Some(StoreError::unknown(
@@ -511,14 +517,14 @@ impl Acquisition {
     /// Creates a value that was never used before. Each attempt has its own: an attempt with an
     /// unknown outcome is left to the releaser, and cannot be confused with the next one.
     pub(super) fn value(&self) -> Result<HolderValue, StoreError> {
-        holder::new_value(&self.manager.host, self.options.site.function, self.options.mode())
+        holder::new_value(self.manager.host(), self.options.site.function, self.options.mode())
             .map_err(|_| StoreError::permanent("the operating system gave no random bytes for the lock's token"))
     }
 
     /// Returns the maximum time for one attempt: `wait` limits the whole acquisition, but one try
     /// is always made.
     pub(super) fn budget(&self, now: Moment) -> Duration {
-        let limit = self.manager.response_timeout;
+        let limit = self.manager.backend.access.response_timeout;
         if self.options.wait.is_zero() {
             limit
         } else {
@@ -532,11 +538,11 @@ impl Acquisition {
 
     /// Returns the pause before the next attempt, or `None` if the time is up.
     pub(super) fn pause(&self, seen: &Progress) -> Option<Duration> {
-        let left = self.left(self.manager.clock.now());
+        let left = self.left(self.manager.now());
         if left.is_zero() {
             return None;
         }
-        let mut pause = self.manager.backoff.pause(&self.manager.host, seen.attempts);
+        let mut pause = self.manager.backoff.pause(self.manager.host(), seen.attempts);
         // A store that fails has not said how much is left by now.
         if let Some(remaining) = seen.news.remaining.filter(|_| seen.news.error.is_none()) {
             // The best moment is just after the holder's lease ends; later ones are never better.

@@ -375,7 +375,7 @@ impl Asking {
             let is_watched = std::mem::replace(&mut all.watched, true);
             drop(all);
             if !is_watched {
-                let host = callers.backend.host.clone();
+                let host = callers.backend.host().clone();
                 let callers = Arc::downgrade(callers);
                 watchdog.watch_calls(&host, move |now| {
                     callers.upgrade().is_some_and(|callers| callers.sweep(now))
@@ -393,7 +393,7 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         // In a forked child, the list may have been locked by a thread that does not exist here.
-        if let Some(place) = self.place.filter(|_| !self.callers.backend.host.is_forked()) {
+        if let Some(place) = self.place.filter(|_| !self.callers.backend.host().is_forked()) {
             let listed = self.callers.all().listed.try_remove(place);
             drop(listed);
         }
@@ -439,7 +439,7 @@ mod tests {
         let lease = Duration::from_secs(30);
         let key = "k".into();
         let keys = Keys::from(&key);
-        let value = new_value(&manager.host, "f", &LockMode::Exclusive).unwrap();
+        let value = new_value(manager.host(), "f", &LockMode::Exclusive).unwrap();
         let pending = UnconfirmedAcquire::arm(&manager.backend, caller, Stake::new(keys, value, lease, None));
         pending.receipt().sent_on(1);
         pending

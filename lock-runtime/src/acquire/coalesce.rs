@@ -226,7 +226,7 @@ impl Leader {
     /// Closes the flight: later calls do not follow this leader. Call it before the lock is
     /// released.
     pub(crate) fn close(&mut self) {
-        if !self.manager.host.is_forked() && self.closed.is_none() {
+        if !self.manager.host().is_forked() && self.closed.is_none() {
             let mut flights = self.manager.flights.flights();
             let leads = flights.get(&self.flight).is_some_and(|party| party.lead == self.number);
             let party = if leads { flights.remove(&self.flight) } else { None };
@@ -254,7 +254,7 @@ impl Leader {
     pub(crate) fn land(mut self, copy: impl FnOnce() -> Landed) {
         self.close();
         let is_followed = self.closed.as_ref().is_some_and(|party| !party.followers.is_empty());
-        if !self.manager.host.is_forked() && is_followed {
+        if !self.manager.host().is_forked() && is_followed {
             // User code: if it panics, this leader is dropped like any leader that fails.
             let landed = copy();
             for follower in self.closed.take().unwrap_or_default().followers.into_values() {
@@ -300,7 +300,7 @@ impl Leader {
         let number = *number;
         let next = party.followers.remove(&number)?;
         party.offered = Some((number, Arc::clone(&next)));
-        let lead = party.new_lead(&self.manager.host);
+        let lead = party.new_lead(self.manager.host());
         flights.insert(Arc::clone(&self.flight), party);
         Some((next, lead))
     }
@@ -309,7 +309,7 @@ impl Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         // In a forked child, the flights may have been locked by a thread that does not exist here.
-        if self.landed || self.manager.host.is_forked() {
+        if self.landed || self.manager.host().is_forked() {
             return;
         }
         if let Some((next, lead)) = self.leave() {
@@ -344,7 +344,7 @@ pub(super) async fn join<R: 'static>(
     options: &mut LockOptions,
     function: Function,
 ) -> Result<Joined, LockError> {
-    if manager.host.is_forked() || is_nested(manager, names, options) {
+    if manager.host().is_forked() || is_nested(manager, names, options) {
         return Ok(Joined::Alone);
     }
     let flight = Flight {
@@ -361,24 +361,24 @@ pub(super) async fn join<R: 'static>(
     let turn = tokio::select! {
         biased;
         turn = following.turn() => turn,
-        () = manager.closed.cancelled() => {
+        () = manager.backend.closed.cancelled() => {
             return Err(LockError::Closed { key: following.name(), began: false });
         }
-        () = manager.host.sleep(timer, options.wait) => return Err(following.busy()),
+        () = manager.host().sleep(timer, options.wait) => return Err(following.busy()),
     };
     match turn {
         Promotion::Leads(leader) => {
             let left = options.wait.saturating_sub(following.waited());
             // The store cannot answer in less than a round trip, and with nothing left the call would
             // try once for up to the response time-out. The lead goes on to the next call.
-            if left <= manager.usual_round_trip() && !options.wait.is_zero() {
+            if left <= manager.backend.access.usual_round_trip() && !options.wait.is_zero() {
                 return Err(following.busy());
             }
             options.wait = left;
             Ok(Joined::Leads(leader))
         }
         Promotion::Landed(landed) => {
-            manager.stats.count(Event::Coalesced, options.site);
+            manager.backend.stats.count(Event::Coalesced, options.site);
             tracing::debug!(
                 key = &*following.name(),
                 function = options.site.function,
@@ -395,14 +395,14 @@ fn is_nested(manager: &Arc<Shared>, names: &Names, options: &LockOptions) -> boo
     if call_tree::innermost().is_none() {
         return false;
     }
-    let whole = |key: &String| Arc::<str>::from(format!("{}{key}", manager.prefix));
+    let whole = |key: &String| Arc::<str>::from(format!("{}{key}", manager.backend.prefix));
     let (first, others) = (whole(&names.first), names.others.iter().map(whole));
     let others: Vec<_> = others.collect();
     let keys = Keys {
         first: &first,
         others: &others,
     };
-    let relation = call_tree::relation(manager, keys, options.mode(), options.reentrant);
+    let relation = call_tree::relation(&manager.backend, keys, options.mode(), options.reentrant);
     !matches!(relation, Relation::None)
 }
 
@@ -418,20 +418,20 @@ fn board(manager: &Arc<Shared>, flight: Flight, site: CallSite) -> Boarded {
     match flights.entry(flight) {
         Entry::Vacant(free) => {
             let flight = Arc::clone(free.key());
-            let lead = free.insert(Party::default()).new_lead(&manager.host);
+            let lead = free.insert(Party::default()).new_lead(manager.host());
             drop(flights);
             Boarded::Leads(Leader::new(manager, &flight, lead, Arc::default()))
         }
         Entry::Occupied(mut party) if party.get().vacant => {
             let flight = Arc::clone(party.key());
-            let lead = party.get_mut().new_lead(&manager.host);
+            let lead = party.get_mut().new_lead(manager.host());
             drop(flights);
             Boarded::Leads(Leader::new(manager, &flight, lead, Arc::default()))
         }
         Entry::Occupied(mut party) => {
             let flight = Arc::clone(party.key());
             // Unique across flights, since followers may move to another one.
-            let number = manager.host.number();
+            let number = manager.host().number();
             let follower = Arc::new(Follower {
                 turn: Offer::default(),
                 caller: Arc::default(),
@@ -439,14 +439,14 @@ fn board(manager: &Arc<Shared>, flight: Flight, site: CallSite) -> Boarded {
             party.get_mut().followers.insert(number, Arc::clone(&follower));
             drop(flights);
             let following = Following {
-                start: manager.clock.now(),
+                start: manager.now(),
                 site,
                 manager: Arc::clone(manager),
                 flight,
                 number,
                 follower,
             };
-            manager.stats.waits(site);
+            manager.backend.stats.waits(site);
             Boarded::Follows(following)
         }
     }
@@ -494,18 +494,18 @@ impl Following {
         let party = flights.get_mut(&self.flight).filter(|party| party.vacant)?;
         // Returns if the follower is no longer listed: it has been given a turn meanwhile.
         party.followers.remove(&self.number)?;
-        let lead = party.new_lead(&self.manager.host);
+        let lead = party.new_lead(self.manager.host());
         drop(flights);
         let caller = Arc::clone(&self.follower.caller);
         Some(Promotion::Leads(Leader::new(&self.manager, &self.flight, lead, caller)))
     }
 
     fn waited(&self) -> Duration {
-        self.manager.clock.now().since(self.start)
+        self.manager.now().since(self.start)
     }
 
     fn busy(&self) -> LockError {
-        self.manager.stats.count(Event::Busy, self.site);
+        self.manager.backend.stats.count(Event::Busy, self.site);
         let waited = self.waited();
         let flights = self.manager.flights.flights();
         let holder = flights.get(&self.flight).and_then(|party| party.holder.clone());
@@ -526,8 +526,8 @@ impl Following {
 impl Drop for Following {
     fn drop(&mut self) {
         let time = self.waited();
-        if self.manager.host.is_forked() {
-            self.manager.stats.waited(None, time);
+        if self.manager.host().is_forked() {
+            self.manager.backend.stats.waited(None, time);
             return;
         }
         let mut flights = self.manager.flights.flights();
@@ -543,7 +543,7 @@ impl Drop for Following {
         let party = if is_over { flights.remove(&self.flight) } else { None };
         drop(flights);
         drop((turn, party, waited));
-        self.manager.stats.waited(Some(self.site), time);
+        self.manager.backend.stats.waited(Some(self.site), time);
     }
 }
 
@@ -608,15 +608,15 @@ mod tests {
         let manager = manager()?;
         let leader = leads(boarded(&manager));
         assert_eq!(
-            manager.stats.read().waiting,
+            manager.backend.stats.read().waiting,
             0,
             "a leader waits once it asks for the lock"
         );
         let following = [(); 2].map(|()| follows(boarded(&manager)));
-        assert_eq!(manager.stats.read().waiting, 2);
+        assert_eq!(manager.backend.stats.read().waiting, 2);
         land(leader);
         drop(following);
-        assert_eq!(manager.stats.read().waiting, 0);
+        assert_eq!(manager.backend.stats.read().waiting, 0);
         Ok(())
     }
 
@@ -733,7 +733,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_without_time_for_a_round_trip_passes_the_lead_on() -> Result<(), ConfigError> {
         let manager = manager()?;
-        manager.note_round_trip(Duration::from_secs(60));
+        manager.backend.access.note_round_trip(Duration::from_secs(60));
         let leader = leads(boarded(&manager));
         let mut options = LockOptions::default();
         options.wait = Duration::from_secs(30);

@@ -67,7 +67,7 @@ impl Shard {
             Entry::Vacant(free) => free.insert(Line::default()),
         };
         let left_free = std::mem::take(&mut line.left_free) || self.openings.is_open(key, backend);
-        Ok(line.new_place(&backend.host, left_free))
+        Ok(line.new_place(backend.host(), left_free))
     }
 }
 
@@ -119,7 +119,7 @@ impl Openings {
         let Some(wanted) = self.by_key.get_mut(key) else {
             return false;
         };
-        let now = backend.clock.now();
+        let now = backend.now();
         let interval = settings.every / Self::TRIES;
         let is_early = wanted.opened.is_some_and(|latest| now.since(latest) < interval);
         let opens = now.since(wanted.seen) < Self::LATELY && !is_early;
@@ -134,7 +134,7 @@ impl Openings {
     fn is_open(&self, key: &Arc<str>, backend: &Backend) -> bool {
         let latest = self.by_key.get(key).and_then(|wanted| wanted.opened);
         match (latest, backend.leave_free) {
-            (Some(latest), Some(settings)) => backend.clock.now().since(latest) < settings.pause,
+            (Some(latest), Some(settings)) => backend.now().since(latest) < settings.pause,
             _ => false,
         }
     }
@@ -235,7 +235,7 @@ impl Offered {
     fn give(self, turn: Turn, lines: &Arc<Lines>, key: &Arc<str>) {
         self.waiter.give(turn);
         if let Some(watch) = self.new_watch {
-            let host = lines.backend.host.clone();
+            let host = lines.backend.host().clone();
             let (lines, key) = (Arc::downgrade(lines), Arc::clone(key));
             self.waiter.watchdog.watch_calls(&host, move |now| {
                 let lines = lines.upgrade();
@@ -265,7 +265,7 @@ impl Front {
             Self::Told(news) => Some(news.clone()),
             Self::Holding(held) => Some(Contention {
                 holder: Some(held.holder()),
-                remaining: (!held.has_ended()).then(|| held.deadline().since(held.now())),
+                remaining: (!held.has_ended()).then(|| held.tenure.deadline().since(held.tenure.now())),
                 error: None,
             }),
         }
@@ -411,12 +411,12 @@ impl Lines {
             over = lines.remove(key);
         } else {
             let number = line.first_awake().map(|(number, _)| number);
-            let offered = number.and_then(|number| line.offer_to(&self.backend.host, number));
+            let offered = number.and_then(|number| line.offer_to(self.backend.host(), number));
             line.place = 0;
             line.vacant = offered.is_none();
             next = offered.map(|offered| {
                 let left_free = offered.left_free || openings.is_open(key, &self.backend);
-                let place = line.new_place(&self.backend.host, left_free);
+                let place = line.new_place(self.backend.host(), left_free);
                 (offered, place)
             });
             // This is the best information until the next call has asked.
@@ -444,7 +444,7 @@ impl Lines {
             }
             return opens.then_some(settings);
         };
-        let now = self.backend.clock.now();
+        let now = self.backend.now();
         let since = *line.taken_since.get_or_insert(now);
         if now.since(since) < settings.every {
             return None;
@@ -481,7 +481,7 @@ impl Handover {
 
     fn release(&self) {
         self.held.tenure.forget();
-        self.held.watchdog.release_later(&self.held);
+        self.held.tenure.watchdog.release_later(&self.held);
     }
 }
 
@@ -561,7 +561,7 @@ impl Lines {
     /// Passes the store's answer on to the calls behind.
     pub(super) fn tell(&self, head: &QueueHead, news: &Contention) {
         if self.backend.leave_free.is_some() && news.error.is_none() {
-            self.shard(&head.key).openings.see(&head.key, self.backend.clock.now());
+            self.shard(&head.key).openings.see(&head.key, self.backend.now());
         }
         self.show(&head.key, head.number, Front::Told(news.clone()));
     }
@@ -600,7 +600,7 @@ impl LocalQueues for Lines {
     }
 
     fn is_followed(&self, key: &Arc<str>, place: u64) -> bool {
-        if self.backend.host.is_forked() {
+        if self.backend.host().is_forked() {
             return false;
         }
         let mut shard = self.shard(key);
@@ -608,13 +608,13 @@ impl LocalQueues for Lines {
     }
 
     fn leave_free(&self, key: &Arc<str>, place: u64) -> Option<LeaveFree> {
-        let settings = self.backend.leave_free.filter(|_| !self.backend.host.is_forked())?;
+        let settings = self.backend.leave_free.filter(|_| !self.backend.host().is_forked())?;
         self.leave_how_free(key, place, settings)
     }
 
     fn leave(self: Arc<Self>, key: &Arc<str>, place: u64) {
         // In a forked child, the lines may have been locked by a thread that does not exist here.
-        if self.backend.host.is_forked() {
+        if self.backend.host().is_forked() {
             return;
         }
         if let Some((next, place)) = self.next_after(key, place) {
@@ -632,9 +632,9 @@ impl LocalQueues for Lines {
                 let fits = waiter.lease == hold.options.lease
                     && waiter.lock_delay == hold.options.lock_delay
                     && waiter.renew
-                    && std::ptr::addr_eq(Arc::as_ptr(&waiter.watchdog), Arc::as_ptr(&hold.watchdog));
+                    && std::ptr::addr_eq(Arc::as_ptr(&waiter.watchdog), Arc::as_ptr(&hold.tenure.watchdog));
                 if fits {
-                    line.offer_to(&self.backend.host, number)
+                    line.offer_to(self.backend.host(), number)
                 } else {
                     None
                 }
@@ -647,7 +647,7 @@ impl LocalQueues for Lines {
         let key = Arc::clone(&head.key);
         let passed = Handover {
             held: Arc::clone(hold),
-            _tracked: hold.manager.held.token(),
+            _tracked: hold.tenure.manager.held.token(),
             place: Some(head),
         };
         waiter.give(Turn::Handed(passed), &self, &key);
@@ -759,7 +759,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if self.queues.backend.host.is_forked() {
+        if self.queues.backend.host().is_forked() {
             return;
         }
         let mut shard = self.queues.shard(&self.key);

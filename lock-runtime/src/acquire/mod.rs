@@ -127,7 +127,7 @@ fn count_failure(manager: &Shared, site: CallSite, error: Option<&LockError>) {
         Some(LockError::TooFewReplicas { .. }) => Event::TooFewReplicas,
         _ => return,
     };
-    manager.stats.count(event, site);
+    manager.backend.stats.count(event, site);
 }
 
 /// Re-enters a lock that the call tree holds.
@@ -171,21 +171,21 @@ impl Acquisition {
             fence = tracing::field::Empty,
             outcome = tracing::field::Empty,
         );
-        options.check(&names, &manager)?;
+        options.check(&names, &manager.backend)?;
         // Inserts the prefix in place, since most keys have spare capacity for it.
         let whole = |mut key: String| {
-            key.insert_str(0, &manager.prefix);
+            key.insert_str(0, &manager.backend.prefix);
             Arc::<str>::from(key)
         };
         let key = whole(names.first);
         let others: Box<[_]> = names.others.into_iter().map(whole).collect();
         for key in std::iter::once(&key).chain(&others) {
-            if let Some(problem) = manager.store.refuses(key) {
-                let key = manager.name(key).into();
+            if let Some(problem) = manager.store().refuses(key) {
+                let key = manager.backend.name(key).into();
                 return Err(LockError::InvalidKey { key, problem });
             }
         }
-        let name = || manager.name(&key).into();
+        let name = || manager.backend.name(&key).into();
         let parent = call_tree::innermost();
         let mut within = None;
         if parent.is_some() {
@@ -193,10 +193,11 @@ impl Acquisition {
                 first: &key,
                 others: &others,
             };
-            match call_tree::relation(&manager, keys, options.mode(), options.reentrant) {
+            match call_tree::relation(&manager.backend, keys, options.mode(), options.reentrant) {
                 Relation::None => {}
                 Relation::Within(outer)
-                    if manager.closed.is_cancelled() && !Arc::ptr_eq(&outer.manager, &manager.backend) =>
+                    if manager.backend.closed.is_cancelled()
+                        && !Arc::ptr_eq(&outer.tenure.manager, &manager.backend) =>
                 {
                     let key = name();
                     return Err(LockError::Closed { key, began: false });
@@ -207,26 +208,26 @@ impl Acquisition {
         }
         let (watchdog, timer) = manager.pace();
         if timer == Timer::LockThread
-            && let Err(error) = manager.host.start()
+            && let Err(error) = manager.host().start()
         {
             return Err(LockError::Store {
                 key: name(),
                 began: false,
-                source: StoreError::permanent(error).advise(manager.host.advice_to_start()),
+                source: StoreError::permanent(error).advise(manager.host().advice_to_start()),
             });
         }
         // Not in a forked child, which has failed above: a thread of its parent may hold that lock.
         // A call that does not wait cannot close a circle.
         if parent.is_some() && within.is_none() && !options.wait.is_zero() {
-            diagnostics::note(&manager.host, options.site.templates, options.site.function);
+            diagnostics::note(manager.host(), options.site.templates, options.site.function);
         }
         // Read first: a clock of the user's may panic.
-        let start = manager.clock.now();
+        let start = manager.now();
         let waits = within.is_none();
         let acquisition = Self {
             waits,
             start,
-            tracked: Some(manager.held.token()),
+            tracked: Some(manager.backend.held.token()),
             manager,
             options,
             key,
@@ -238,7 +239,7 @@ impl Acquisition {
             span,
         };
         if waits {
-            acquisition.manager.stats.waits(acquisition.options.site);
+            acquisition.manager.backend.stats.waits(acquisition.options.site);
         }
         Ok(acquisition)
     }
@@ -269,7 +270,7 @@ impl Acquisition {
             }
         };
         // A return of the store during the first attempt counts.
-        let back = self.manager.back.notified();
+        let back = self.manager.backend.access.back.notified();
         let mut asking = None;
         let first = match self.attempt_now(seen) {
             None => {
@@ -289,21 +290,21 @@ impl Acquisition {
 
     /// Returns a future that completes after `span`.
     fn sleep(&self, span: Duration) -> Sleep {
-        self.manager.host.sleep(self.timer, span)
+        self.manager.host().sleep(self.timer, span)
     }
 
     /// Waits behind other calls of this process.
     async fn stand_in_line(&self, waiting: &Waiting, seen: &mut Progress) -> Result<Promotion, LockError> {
         tokio::select! {
             biased;
-            () = self.manager.closed.cancelled() => {}
+            () = self.manager.backend.closed.cancelled() => {}
             came = waiting.turn() => {
                 // If no time is left to ask the store, this call reports the last answer that the
                 // calls in front of it had.
                 seen.news = waiting.news().unwrap_or_default();
                 return Ok(came);
             }
-            () = self.sleep(self.left(self.manager.clock.now())) => {}
+            () = self.sleep(self.left(self.manager.now())) => {}
         }
         seen.news = waiting.news().unwrap_or_else(|| Contention {
             error: Some(StoreError::transient(
@@ -324,17 +325,17 @@ impl Acquisition {
         seen: &mut Progress,
     ) -> Option<Result<Grant, Option<QueueHead>>> {
         let answer = if self.options.fencing {
-            let answer = self.manager.store.fence(&held.key, &held.value);
+            let answer = self.manager.store().fence(&held.tenure.key, &held.tenure.value);
             // The lock stays on offer meanwhile. A token that comes too late is wasted.
             tokio::select! {
                 biased;
-                answer = self.manager.host.timeout(self.timer, self.budget(self.manager.clock.now()), answer) => Some(answer),
+                answer = self.manager.host().timeout(self.timer, self.budget(self.manager.now()), answer) => Some(answer),
                 () = waiting.withdrawn(held) => return None,
             }
         } else {
             // If a check of the lock is late, the call waits for its answer before it takes the
             // lock over. The lock stays on offer meanwhile.
-            let budget = || self.budget(self.manager.clock.now());
+            let budget = || self.budget(self.manager.now());
             tokio::select! {
                 biased;
                 is_in_time = held.tenure.check_answered(self.timer, budget) => (!is_in_time).then_some(None),
@@ -353,18 +354,18 @@ impl Acquisition {
         };
         // If the lock was lost after it was passed on, this call does not fail. It gives the lock
         // back and asks the store.
-        let since = self.manager.clock.now();
-        if self.manager.closed.is_cancelled() || !held.is_of_use(since) {
+        let since = self.manager.now();
+        if self.manager.backend.closed.is_cancelled() || !held.tenure.is_of_use(since) {
             return Some(Err(passed.give_back()));
         }
-        self.manager.stats.count(Event::Passed, self.options.site);
+        self.manager.backend.stats.count(Event::Passed, self.options.site);
         let (tenure, place) = passed.accept();
         Some(Ok(Grant::passed(tenure, &self.options, since, fence, place)))
     }
 
     fn give_up(&self, seen: &mut Progress) -> LockError {
         let key = self.name();
-        if self.manager.closed.is_cancelled() {
+        if self.manager.backend.closed.is_cancelled() {
             return LockError::Closed { key, began: false };
         }
         match seen.news.error.take() {
@@ -375,7 +376,7 @@ impl Acquisition {
             },
             None => LockError::Busy {
                 key,
-                waited: self.manager.clock.now().since(self.start),
+                waited: self.manager.now().since(self.start),
                 holder: seen.news.holder.take().map(Box::new),
                 retry_after: seen.news.remaining,
             },
@@ -390,7 +391,7 @@ impl Acquisition {
         if let Some(observer) = &self.manager.observer {
             observer.granted(&held);
         }
-        let tracked = self.tracked.take().unwrap_or_else(|| self.manager.held.token());
+        let tracked = self.tracked.take().unwrap_or_else(|| self.manager.backend.held.token());
         let guard = Guard::new(held, tracked);
         // Not before: a recorder that panics must not lose the lock.
         self.end_wait(site, since);
@@ -401,8 +402,8 @@ impl Acquisition {
     /// Takes the call out of the number of waiting calls.
     fn end_wait(&mut self, site: CallSite, now: Moment) {
         if std::mem::take(&mut self.waits) {
-            let site = (!self.manager.host.is_forked()).then_some(site);
-            self.manager.stats.waited(site, now.since(self.start));
+            let site = (!self.manager.host().is_forked()).then_some(site);
+            self.manager.backend.stats.waited(site, now.since(self.start));
         }
     }
 
@@ -410,7 +411,7 @@ impl Acquisition {
     /// lock thread gives the lock back. Fails once the manager is shut down.
     async fn hold_in_replicas(self, grant: Grant, wanted: u32) -> Result<Guard, LockError> {
         let asking = self.asking(None);
-        let (closed, key) = (self.manager.closed.clone(), self.name());
+        let (closed, key) = (self.manager.backend.closed.clone(), self.name());
         let guard = self.hold(grant);
         let held = Arc::clone(guard.held());
         asking.caller.keep(guard);
@@ -429,7 +430,7 @@ impl Acquisition {
     }
 
     fn name(&self) -> Box<str> {
-        self.keys().name(&self.manager.prefix)
+        self.keys().name(&self.manager.backend.prefix)
     }
 
     fn keys(&self) -> Keys<'_> {
@@ -440,7 +441,7 @@ impl Acquisition {
     }
 
     fn record(&self, seen: &Progress, result: Result<&Grant, &LockError>) {
-        let stats = &self.manager.stats;
+        let stats = &self.manager.backend.stats;
         match result {
             Ok(_) => stats.count(Event::Acquired, self.options.site),
             Err(LockError::Busy { .. }) => stats.count(Event::Busy, self.options.site),
@@ -449,7 +450,7 @@ impl Acquisition {
         if self.span.is_disabled() {
             return;
         }
-        let waited = self.manager.clock.now().since(self.start);
+        let waited = self.manager.now().since(self.start);
         self.span.record("wait", tracing::field::debug(waited));
         self.span.record("attempts", seen.attempts);
         let holder = match result {
@@ -477,7 +478,7 @@ impl Acquisition {
 impl Drop for Acquisition {
     fn drop(&mut self) {
         if self.waits {
-            self.end_wait(self.options.site, self.manager.clock.now());
+            self.end_wait(self.options.site, self.manager.now());
         }
     }
 }
@@ -552,7 +553,7 @@ mod tests {
             });
             let locks = LockManager::builder("distant").with_store(store).build()?;
             locks.lock_all(keys.iter().copied()).acquire().await?.release().await?;
-            let usual = locks.shared().usual_round_trip();
+            let usual = locks.shared().backend.access.usual_round_trip();
             assert!(usual >= ROUND_TRIP, "{usual:?} for {keys:?}");
         }
         Ok(())

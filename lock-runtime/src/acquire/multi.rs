@@ -82,7 +82,7 @@ impl Acquisition {
             }
             let keep = tries > ALL_OR_NOTHING;
             // A return of the store during the attempt counts.
-            let back = self.manager.back.notified();
+            let back = self.manager.backend.access.back.notified();
             let asked = part.attend(self.ask_for_all(&keys, &part, keep, seen)).await;
             match asked.map_err(failed)? {
                 Asked::Won(grant) => {
@@ -144,7 +144,7 @@ impl Acquisition {
             // names a connection before the attempt is sent.
             pending.receipt().sent_on(connection);
         }
-        let sent = self.manager.clock.now();
+        let sent = self.manager.now();
         let answer = {
             let request = AcquireAllRequest {
                 keys,
@@ -155,8 +155,12 @@ impl Acquisition {
                 fence: self.options.fencing,
                 receipt: pending.receipt(),
             };
-            let asked = self.manager.store.acquire_all(&request);
-            let answer = self.manager.timeout(self.timer, self.budget(sent), asked);
+            let asked = self.manager.store().acquire_all(&request);
+            let answer = self
+                .manager
+                .backend
+                .access
+                .timeout(self.timer, self.budget(sent), asked);
             asking.caller.attend(pin!(answer)).await
         };
         let step = match answer {

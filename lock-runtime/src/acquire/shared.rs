@@ -1,6 +1,5 @@
 //! The state that all calls of one manager share.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,8 @@ use crate::acquire::coalesce::Flights;
 use crate::acquire::local_queue::Lines;
 use crate::hold::upkeep::{Pace, Watchdog};
 use crate::hold::{Backend, Hold, LockOptions};
-use crate::host::{Backoff, Timer};
+use crate::host::{Backoff, Host, Moment, Timer};
+use crate::store::LockStore;
 
 /// Receives each lock that a call gets, from the store or from another call.
 pub(crate) trait Observer: std::fmt::Debug + Send + Sync {
@@ -20,7 +20,7 @@ pub(crate) trait Observer: std::fmt::Debug + Send + Sync {
 /// them.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(super) backend: Arc<Backend>,
+    pub(crate) backend: Arc<Backend>,
     /// The options of a call that sets none.
     pub(crate) defaults: LockOptions,
     pub(super) backoff: Backoff,
@@ -31,14 +31,6 @@ pub(crate) struct Shared {
     pub(super) lines: Arc<Lines>,
     pub(super) callers: Arc<Callers>,
     pub(super) observer: Option<Arc<dyn Observer>>,
-}
-
-impl Deref for Shared {
-    type Target = Backend;
-
-    fn deref(&self) -> &Backend {
-        &self.backend
-    }
 }
 
 impl Shared {
@@ -63,9 +55,21 @@ impl Shared {
         }
     }
 
+    pub(crate) fn host(&self) -> &Host {
+        self.backend.host()
+    }
+
+    pub(crate) fn store(&self) -> &dyn LockStore {
+        self.backend.store()
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.backend.now()
+    }
+
     /// Returns the watchdog for a lock taken now, and the timer for waits.
     pub(crate) fn pace(&self) -> (Arc<Watchdog>, Timer) {
-        self.pace.now(&self.host)
+        self.pace.now(self.host())
     }
 
     /// Ends all calls and locks of the manager.

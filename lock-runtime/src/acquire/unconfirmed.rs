@@ -45,10 +45,10 @@ impl UnconfirmedAcquire {
     /// Sends the attempt in a batch. Returns `false` if the store does not.
     pub(super) fn send_in_batch(&self, request: &AcquireRequest<'_>) -> bool {
         let responder = || Responder::to(Arc::clone(&self.caller) as _);
-        let in_batch = self.manager.store.acquire_in_batch(request, &responder);
+        let in_batch = self.manager.store().acquire_in_batch(request, &responder);
         if in_batch {
             self.in_batch
-                .store(self.manager.host.now().as_nanos(), Ordering::Relaxed);
+                .store(self.manager.host().now().as_nanos(), Ordering::Relaxed);
         }
         in_batch
     }
@@ -77,13 +77,13 @@ impl UnconfirmedAcquire {
 impl Drop for UnconfirmedAcquire {
     fn drop(&mut self) {
         // In a forked child, the state may have been locked by a thread that does not exist here.
-        if self.manager.host.is_forked() {
+        if self.manager.host().is_forked() {
             return;
         }
         let in_batch = *self.in_batch.get_mut();
         if !self.known && in_batch != 0 {
-            let waited = self.manager.host.now().since(Moment::from_nanos(in_batch));
-            self.manager.store.gave_up(self.receipt(), waited);
+            let waited = self.manager.host().now().since(Moment::from_nanos(in_batch));
+            self.manager.store().gave_up(self.receipt(), waited);
         }
         let stake = self.caller.end();
         if let Some(stake) = stake.filter(|_| !self.known) {

@@ -104,7 +104,12 @@ pub(crate) fn ask(witness: Witness) {
 fn check(key: &str) -> Result<(), String> {
     let all = call_tree::around();
     let around = || all.iter().map(|held| &**held);
-    let of_key = |held: &&Hold| held.keys().iter().any(|other| held.manager.name(other) == key);
+    let of_key = |held: &&Hold| {
+        held.tenure
+            .keys()
+            .iter()
+            .any(|other| held.tenure.manager.name(other) == key)
+    };
     if around().filter(of_key).any(is_held) {
         return Ok(());
     }
@@ -137,8 +142,14 @@ fn problem<'a>(key: &str, around: impl Iterator<Item = &'a Hold>, of_key: Option
     }
     let mut problem = format!("`{key}` must be locked here, and the running code is under ");
     let held = around.filter(|held| is_held(held)).flat_map(|held| {
-        let keys = held.keys().iter();
-        keys.map(|key| (held.manager.name(key), held.value.mode(), held.options.site.function))
+        let keys = held.tenure.keys().iter();
+        keys.map(|key| {
+            (
+                held.tenure.manager.name(key),
+                held.tenure.value.mode(),
+                held.options.site.function,
+            )
+        })
     });
     if !list(&mut problem, held) {
         problem.push_str("no lock");

@@ -1,7 +1,6 @@
 //! The state that all locks of one manager share: the store and its settings.
 
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -61,17 +60,30 @@ impl Backend {
         }
     }
 
+    pub(crate) fn host(&self) -> &Host {
+        &self.access.host
+    }
+
+    pub(crate) fn store(&self) -> &dyn LockStore {
+        &*self.access.store
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.access.now()
+    }
+
     /// Lets the store report losses to `receiver`, if it can.
     pub(super) fn reporting_to(mut self, receiver: LossReceiver) -> Self {
-        self.reports_losses = self.store.report_losses(receiver);
+        self.reports_losses = self.access.store.report_losses(receiver);
         self
     }
 
     /// Returns `true` if the two managers have the same locks under the same keys, also where each has
     /// connections of its own.
     pub(super) fn shares_locks_with(&self, other: &Self) -> bool {
-        let is_same_place = || self.store.place().is_some() && self.store.place() == other.store.place();
-        Arc::ptr_eq(&self.store, &other.store) || is_same_place()
+        let is_same_place =
+            || self.access.store.place().is_some() && self.access.store.place() == other.access.store.place();
+        Arc::ptr_eq(&self.access.store, &other.access.store) || is_same_place()
     }
 
     /// Returns `key` without the manager's prefix.
@@ -88,15 +100,7 @@ impl Backend {
     /// Returns the longest time for which a call waits for replicas. The store may have to wait for
     /// the calls before it first.
     pub(crate) fn replicas_within(&self) -> Duration {
-        self.response_timeout.saturating_mul(2)
-    }
-}
-
-impl Deref for Backend {
-    type Target = Access;
-
-    fn deref(&self) -> &Access {
-        &self.access
+        self.access.response_timeout.saturating_mul(2)
     }
 }
 

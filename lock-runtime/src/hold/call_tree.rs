@@ -120,14 +120,14 @@ pub(crate) enum Relation {
 pub(crate) fn relation(backend: &Backend, keys: Keys<'_>, mode: &LockMode, reentrant: bool) -> Relation {
     let mut relation = Relation::None;
     for held in &around() {
-        let holds = |key: &Arc<str>| held.keys().iter().any(|held| held == key);
+        let holds = |key: &Arc<str>| held.tenure.keys().iter().any(|held| held == key);
         // A lock that has ended blocks no other call.
-        if held.manager.shares_locks_with(backend)
+        if held.tenure.manager.shares_locks_with(backend)
             && held.end_cause().is_none()
             && !held.has_ended()
             && keys.iter().any(holds)
         {
-            if keys.iter().all(holds) && includes(held.value.mode(), mode, reentrant) {
+            if keys.iter().all(holds) && includes(held.tenure.value.mode(), mode, reentrant) {
                 return Relation::Within(Arc::clone(held));
             }
             relation = Relation::Deadlock;
@@ -227,18 +227,22 @@ impl HeldLock {
     /// Returns the key without the manager's prefix; of several keys, the first in order.
     #[must_use]
     pub fn key(&self) -> &str {
-        self.held.manager.name(&self.held.key)
+        self.held.tenure.manager.name(&self.held.tenure.key)
     }
 
     /// Returns the keys without the manager's prefix, in order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.held.keys().iter().map(|key| self.held.manager.name(key))
+        self.held
+            .tenure
+            .keys()
+            .iter()
+            .map(|key| self.held.tenure.manager.name(key))
     }
 
     /// Returns the mode, which determines which holders can share the lock.
     #[must_use]
     pub fn mode(&self) -> &LockMode {
-        self.held.value.mode()
+        self.held.tenure.value.mode()
     }
 
     /// Returns the number of calls in this call tree that hold the lock: one, plus those that have
@@ -261,7 +265,7 @@ impl HeldLock {
         if self.held.is_over() {
             Duration::ZERO
         } else {
-            self.held.deadline().since(self.held.now())
+            self.held.tenure.deadline().since(self.held.tenure.now())
         }
     }
 
@@ -299,8 +303,8 @@ impl HeldLock {
     pub async fn verify(&self) -> Result<Duration, LockError> {
         host::take_part().await;
         self.still_held()?;
-        let requests: Vec<_> = self.held.renew_requests(None).collect();
-        let verdicts = self.ask(self.held.manager.store.renew(&requests)).await?;
+        let requests: Vec<_> = self.held.tenure.renew_requests(None).collect();
+        let verdicts = self.ask(self.held.tenure.manager.store().renew(&requests)).await?;
         if verdicts.len() != requests.len() {
             return Err(self.store_error(StoreError::unknown("the store gave a wrong number of verdicts")));
         }
@@ -345,24 +349,24 @@ impl HeldLock {
         if let Some(fence) = self.held.fencing_token() {
             return Ok(fence);
         }
-        if !self.held.value.mode().is_fenced() {
+        if !self.held.tenure.value.mode().is_fenced() {
             return Err(LockError::InvalidRequest {
-                key: self.held.name(),
+                key: self.held.tenure.name(),
                 problem: RequestProblem::ManyToFence,
             });
         }
-        let (store, value) = (&self.held.manager.store, &self.held.value);
-        let answer = if self.held.keys().others.is_empty() {
-            self.ask(store.fence(&self.held.key, value)).await?
+        let (store, value) = (self.held.tenure.manager.store(), &self.held.tenure.value);
+        let answer = if self.held.tenure.keys().others.is_empty() {
+            self.ask(store.fence(&self.held.tenure.key, value)).await?
         } else {
-            let keys: Vec<_> = self.held.keys().iter().cloned().collect();
+            let keys: Vec<_> = self.held.tenure.keys().iter().cloned().collect();
             self.ask(store.fence_all(&keys, value)).await?
         };
         match answer {
             Fence::Token(fence) => {
                 // Not every key may have been checked. A call that owns the other keys now owned
                 // them then, too.
-                if !self.held.keys().others.is_empty() {
+                if !self.held.tenure.keys().others.is_empty() {
                     self.verify().await?;
                 }
                 self.still_held()?;
@@ -467,11 +471,11 @@ impl HeldLock {
     }
 
     async fn ask<T>(&self, question: impl Future<Output = Result<T, StoreError>>) -> Result<T, LockError> {
-        let timer = self.held.watchdog.timer();
+        let timer = self.held.tenure.watchdog.timer();
         let answer = store::within(
-            &self.held.manager.host,
+            self.held.tenure.manager.host(),
             timer,
-            self.held.manager.response_timeout,
+            self.held.tenure.manager.access.response_timeout,
             question,
         )
         .await;
@@ -484,13 +488,13 @@ impl HeldLock {
         } else {
             LostReason::Taken
         };
-        self.held.end_with(EndCause::Lost(reason));
+        self.held.tenure.end_with(EndCause::Lost(reason));
         self.told(self.held.end_cause().unwrap_or(EndCause::Lost(reason)))
     }
 
     fn store_error(&self, source: StoreError) -> LockError {
         LockError::Store {
-            key: self.held.name(),
+            key: self.held.tenure.name(),
             began: true,
             source: source.after_the_grant(),
         }
@@ -501,6 +505,6 @@ impl HeldLock {
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn deadline(&self) -> crate::host::Moment {
-        self.held.deadline()
+        self.held.tenure.deadline()
     }
 }

@@ -86,7 +86,7 @@ pub(crate) struct Hold {
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold")
-            .field("key", &self.key)
+            .field("key", &self.tenure.key)
             .field("end_cause", &self.end_cause())
             .finish_non_exhaustive()
     }
@@ -161,7 +161,7 @@ impl Hold {
         });
         held.tenure.belongs_to(&held);
         if !is_passed {
-            Arc::clone(&held.watchdog).watch(&held.tenure);
+            Arc::clone(&held.tenure.watchdog).watch(&held.tenure);
         }
         if let Some(place) = grant.place {
             place.show(&held);
@@ -196,22 +196,26 @@ impl Hold {
     /// Returns `true` if the lock, whose guard has ended, may be handed to another call of this
     /// process. Passing it on ends this call's part in it.
     fn may_pass(&self) -> bool {
-        let now = self.now();
+        let now = self.tenure.now();
         self.options.renew
-            && self.manager.handover.allows(self.passes(), now.since(self.granted))
-            && !self.manager.closed.is_cancelled()
+            && self
+                .tenure
+                .manager
+                .handover
+                .allows(self.tenure.passes(), now.since(self.tenure.granted))
+            && !self.tenure.manager.closed.is_cancelled()
             && self.keep().is_none()
             && self.check_deadline().is_none()
-            && !self.plan().is_failing(now)
+            && !self.tenure.plan().is_failing(now)
             && !self.tenure.is_checked_in_vain(now)
     }
 
     /// Returns the holder, as shown to other calls of this process.
     pub(crate) fn holder(&self) -> Holder {
-        if self.passes() == 0 {
-            Holder::of(self.value.as_str())
+        if self.tenure.passes() == 0 {
+            Holder::of(self.tenure.value.as_str())
         } else {
-            Holder::passed_to(&self.value, self.options.site.function)
+            Holder::passed_to(&self.tenure.value, self.options.site.function)
         }
     }
 
@@ -240,15 +244,15 @@ impl Hold {
         if let Some(cause) = self.end_cause() {
             return Some(cause);
         }
-        if self.manager.host.is_forked() {
+        if self.tenure.manager.host().is_forked() {
             // In a forked child, the tenure may have been locked by a thread that does not exist
             // here.
             let cause = EndCause::Lost(LostReason::Forked);
             if self.end(cause) {
-                self.log_end(Some(self), cause);
+                self.tenure.log_end(Some(self), cause);
             }
         } else {
-            self.look_at_the_clock();
+            self.tenure.look_at_the_clock();
         }
         self.end_cause()
     }
@@ -330,13 +334,13 @@ impl Hold {
         EndCause::Lost(match ownership {
             Ownership::Foreign => LostReason::Taken,
             // The lock expired while the request was on its way.
-            _ if self.now() >= self.deadline() => LostReason::Expired,
+            _ if self.tenure.now() >= self.tenure.deadline() => LostReason::Expired,
             _ => LostReason::Deleted,
         })
     }
 
     fn error(&self, cause: EndCause, completed: bool) -> LockError {
-        let key = self.name();
+        let key = self.tenure.name();
         match cause {
             EndCause::Lost(reason) => LockError::Lost {
                 key,
@@ -347,7 +351,7 @@ impl Hold {
             EndCause::Hung => LockError::Hung {
                 key,
                 renewals: self.renewals(),
-                held: self.now().since(self.since),
+                held: self.tenure.now().since(self.since),
             },
             EndCause::Closed => LockError::Closed { key, began: true },
         }
@@ -368,7 +372,7 @@ impl Hold {
     /// Marks the guard as ended: from here on the lock counts as over for this call.
     fn end_guard(&self) {
         // Needed only with a `lock_delay`, and reading the clock is not free.
-        if !self.options.lock_delay.is_zero() && self.now() >= self.deadline() {
+        if !self.options.lock_delay.is_zero() && self.tenure.now() >= self.tenure.deadline() {
             self.late.store(true, Ordering::Release);
         }
         self.ended.store(true, Ordering::Release);
@@ -382,7 +386,7 @@ impl Hold {
     fn uncount(&self) -> bool {
         let was_held = self.counts.swap(false, Ordering::Relaxed);
         if was_held {
-            self.manager.stats.ends();
+            self.tenure.manager.stats.ends();
         }
         was_held
     }
@@ -390,8 +394,8 @@ impl Hold {
     /// Gives the recorder the end of the lock for this call.
     fn record_end(&self) {
         // In a forked child, a thread of the parent may have locked the recorder.
-        if !self.manager.host.is_forked() {
-            metrics::ends(self.options.site, || self.now().since(self.since));
+        if !self.tenure.manager.host().is_forked() {
+            metrics::ends(self.options.site, || self.tenure.now().since(self.since));
         }
     }
 
@@ -408,7 +412,10 @@ impl Hold {
     /// Returns `true` if the lock has ended. Unlike [`check_deadline`](Self::check_deadline),
     /// changes nothing.
     fn is_over(&self) -> bool {
-        self.has_ended() || self.end_cause().is_some() || self.manager.host.is_forked() || self.now() >= self.deadline()
+        self.has_ended()
+            || self.end_cause().is_some()
+            || self.tenure.manager.host().is_forked()
+            || self.tenure.now() >= self.tenure.deadline()
     }
 
     /// Returns the rest of the minimum hold, for which the key must stay, or `None` if that is less
@@ -420,14 +427,17 @@ impl Hold {
         if self.tenure.replicas() < u32::from(self.options.min_replicas) {
             return None;
         }
-        let keep = self.options.at_least.saturating_sub(self.now().since(self.since));
+        let keep = self
+            .options
+            .at_least
+            .saturating_sub(self.tenure.now().since(self.since));
         (keep >= Duration::from_millis(1)).then_some(keep)
     }
 
     fn release_request<'a>(&'a self, key: &'a Arc<str>, receipt: &'a Receipt) -> ReleaseRequest<'a> {
         ReleaseRequest {
             key,
-            value: &self.value,
+            value: &self.tenure.value,
             keep: self.keep(),
             unanswered_on: None,
             elsewhere: false,
@@ -442,7 +452,7 @@ impl Hold {
     fn may_be_left_free(&self, place: Option<&QueueHead>) {
         let leave_free = match place {
             Some(place) => place.leave_free(),
-            None => self.manager.leave_free,
+            None => self.tenure.manager.leave_free,
         };
         if let Some(leave_free) = leave_free {
             // A lock is released once.
@@ -458,7 +468,9 @@ impl Hold {
     /// Returns a time by which no key of this lock can be left in the store: every command that
     /// could have set an expiry was sent before now.
     fn gone_by(&self) -> Moment {
-        self.now().after(self.options.time_to_live().max(self.options.at_least))
+        self.tenure
+            .now()
+            .after(self.options.time_to_live().max(self.options.at_least))
     }
 }
 
@@ -493,13 +505,13 @@ fn told(held: &Hold, answer: Result<Ownership, StoreError>) -> Result<(), LockEr
         Err(source) => {
             tracing::debug!(parent: &held.span, error = %source, "release goes on in the background");
             return Err(LockError::Store {
-                key: held.name(),
+                key: held.tenure.name(),
                 began: true,
                 source: source.after_the_grant(),
             });
         }
     };
-    held.report_end(Some(held), cause);
+    held.tenure.report_end(Some(held), cause);
     held.span.record("outcome", Hold::outcome(Some(cause)));
     Err(held.error(cause, true))
 }

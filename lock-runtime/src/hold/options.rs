@@ -179,10 +179,10 @@ impl LockOptions {
         if backend.margins.validity(self.lease).is_zero() {
             return Err(RequestProblem::Lease(self.lease));
         }
-        if backend.store.refuses_mode(&self.mode, self.fair) {
+        if backend.store().refuses_mode(&self.mode, self.fair) {
             return Err(RequestProblem::OneServer);
         }
-        match backend.store.longest_lease() {
+        match backend.store().longest_lease() {
             Some(longest) if self.longest() > longest => Err(RequestProblem::LongLease),
             _ => Ok(()),
         }

@@ -8,7 +8,6 @@
 //! time.
 
 use std::fmt::{self, Debug};
-use std::ops::Deref;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -136,7 +135,7 @@ impl Tenure {
         let deadline = manager.deadline(sent, options.lease);
         let renew_at = options.renew.then(|| manager.margins.renew_at(sent, options.lease));
         Self {
-            id: manager.host.number(),
+            id: manager.host().number(),
             key: Arc::clone(keys.first),
             others: keys.others.into(),
             servers: Mutex::new(Servers::holding(keys, &manager)),
@@ -192,7 +191,7 @@ impl Tenure {
     /// Stops renewals and loss reports. Call it before the release.
     pub(crate) fn forget(&self) {
         // In a forked child, all of this may have been locked by a thread that does not exist here.
-        if !self.manager.host.is_forked() {
+        if !self.manager.host().is_forked() {
             self.watchdog.forget(self);
             self.state().over = true;
         }
@@ -230,7 +229,7 @@ impl Tenure {
     /// shorter. Returns `false` if `most` has passed. `most` is called only if a check is late.
     /// Cancel safe.
     pub(crate) async fn check_answered(&self, timer: Timer, most: impl FnOnce() -> Duration) -> bool {
-        let late = CHECK_IS_LATE + 2 * self.manager.usual_round_trip();
+        let late = CHECK_IS_LATE + 2 * self.manager.access.usual_round_trip();
         let is_late = || self.plan().check_is_late_by(self.now()) > late;
         if !is_late() {
             return true;
@@ -247,7 +246,7 @@ impl Tenure {
         };
         let most = most();
         let limit = CHECK_IS_IN_VAIN.min(most);
-        let answered = self.manager.host.timeout(timer, limit, answered).await;
+        let answered = self.manager.host().timeout(timer, limit, answered).await;
         answered.is_some() || limit < most
     }
 
@@ -369,7 +368,7 @@ impl Tenure {
     }
 
     pub(crate) fn now(&self) -> Moment {
-        self.manager.clock.now()
+        self.manager.now()
     }
 
     /// Returns the time until which the lock is valid.
@@ -469,7 +468,7 @@ pub(super) struct Servers {
 impl Servers {
     /// Returns those that have these keys of a manager's store.
     fn holding(keys: Keys<'_>, manager: &Backend) -> Self {
-        Self::of(manager.number, keys.iter().map(|key| manager.store.lane(key)))
+        Self::of(manager.number, keys.iter().map(|key| manager.store().lane(key)))
     }
 
     fn of(store: u64, mut lanes: impl Iterator<Item = Lane>) -> Self {
@@ -501,14 +500,5 @@ impl Servers {
     /// Returns `true` if both include one server.
     pub(super) fn meet(&self, other: &Self) -> bool {
         other.lanes().any(|lane| self.include(other.store, lane))
-    }
-}
-
-/// Gives a call access to the grant that it holds.
-impl Deref for Hold {
-    type Target = Tenure;
-
-    fn deref(&self) -> &Tenure {
-        &self.tenure
     }
 }

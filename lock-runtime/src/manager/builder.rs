@@ -523,7 +523,7 @@ impl LockManagerBuilder {
             .check_in(&backend)
             .map_err(|problem| of_defaults(&problem))?;
         // No other kind of client polls for a lock in memory.
-        backend.leave_free = self.leave_free.filter(|_| !backend.store.release_is_immediate());
+        backend.leave_free = self.leave_free.filter(|_| !backend.store().release_is_immediate());
         Ok(LockManager::new(Arc::new(Shared::new(
             pace.receive_hints(backend),
             self.defaults,

@@ -34,8 +34,8 @@ pub struct LockManager {
 impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockManager")
-            .field("store", &self.shared.store)
-            .field("prefix", &self.shared.prefix)
+            .field("store", &self.shared.store())
+            .field("prefix", &self.shared.backend.prefix)
             .finish_non_exhaustive()
     }
 }
@@ -134,9 +134,9 @@ impl LockManager {
     /// Cancel safe: the manager can be used as before, and connects on its next use.
     pub async fn check_connection(&self) -> Result<(), ConfigError> {
         host::take_part().await;
-        let connected = self.shared.store.connect().await;
+        let connected = self.shared.store().connect().await;
         connected.map_err(|source| ConfigError::Server {
-            url: self.shared.url.clone(),
+            url: self.shared.backend.url.clone(),
             source,
         })
     }
@@ -157,9 +157,9 @@ impl LockManager {
     pub async fn check_setup(&self) -> Result<Vec<String>, ConfigError> {
         host::take_part().await;
         let min_replicas = self.shared.defaults.min_replicas.into();
-        let advice = self.shared.store.check_setup(min_replicas).await;
+        let advice = self.shared.store().check_setup(min_replicas).await;
         advice.map_err(|source| ConfigError::Server {
-            url: self.shared.url.clone(),
+            url: self.shared.backend.url.clone(),
             source,
         })
     }
@@ -169,7 +169,7 @@ impl LockManager {
         match self.check_setup().await {
             Ok(advice) => {
                 for advice in advice {
-                    tracing::warn!(url = %self.shared.url, "{advice}");
+                    tracing::warn!(url = %self.shared.backend.url, "{advice}");
                 }
             }
             Err(error) => tracing::debug!(%error, "the server's settings could not be looked at"),
@@ -206,7 +206,7 @@ impl LockManager {
     /// Returns a snapshot of this manager's gauges and counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.shared.stats.read()
+        self.shared.backend.stats.read()
     }
 
     /// Returns the health of the servers that this manager uses, as it is known without asking them: each
@@ -223,11 +223,11 @@ impl LockManager {
     /// ```
     #[must_use]
     pub fn health(&self) -> Health {
-        let servers = self.shared.store.health();
+        let servers = self.shared.store().health();
         let servers = servers.map(|servers| servers.borrow().clone()).unwrap_or_default();
         Health {
             servers,
-            may_miss: self.shared.store.may_miss(),
+            may_miss: self.shared.store().may_miss(),
         }
     }
 
@@ -246,13 +246,13 @@ impl LockManager {
     /// ```
     #[must_use]
     pub fn health_changes(&self) -> HealthChanges {
-        HealthChanges::new(self.shared.store.health(), self.shared.store.may_miss())
+        HealthChanges::new(self.shared.store().health(), self.shared.store().may_miss())
     }
 
     /// Returns the prefix of every key in the store.
     #[must_use]
     pub fn prefix(&self) -> &str {
-        &self.shared.prefix
+        &self.shared.backend.prefix
     }
 
     /// Shuts this manager down: from now on every call fails with

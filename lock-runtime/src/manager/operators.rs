@@ -59,7 +59,7 @@ impl LockManager {
         host::take_part().await;
         let key = Names::one(key.into()).map_err(LockError::of_key)?.first;
         let whole = format!("{}{key}", self.prefix());
-        let found = self.ask(&key, self.shared().store.inspect(&whole)).await?;
+        let found = self.ask(&key, self.shared().store().inspect(&whole)).await?;
         Ok(found.map(|info| self.without_prefix(info)))
     }
 
@@ -142,7 +142,7 @@ impl LockManager {
         host::take_part().await;
         let key = Names::one(key.into()).map_err(LockError::of_key)?.first;
         let whole = format!("{}{key}", self.prefix());
-        let released = self.ask(&key, self.shared().store.force_release(&whole)).await?;
+        let released = self.ask(&key, self.shared().store().force_release(&whole)).await?;
         if released {
             tracing::warn!(key, "a lock was released by force");
         }
@@ -166,23 +166,23 @@ impl LockManager {
     /// If the future is dropped before it completes, some of the masters may have been opened.
     pub async fn open_quorum(&self) -> Result<bool, LockError> {
         host::take_part().await;
-        let opened = self.ask("", self.shared().store.open_now()).await?;
+        let opened = self.ask("", self.shared().store().open_now()).await?;
         if opened {
-            tracing::warn!(store = %self.shared().url, "masters of the quorum that may have forgotten locks vote from now on");
+            tracing::warn!(store = %self.shared().backend.url, "masters of the quorum that may have forgotten locks vote from now on");
         }
         Ok(opened)
     }
 
     async fn ask<T>(&self, key: &str, question: StoreFuture<'_, T>) -> Result<T, LockError> {
         let shared = self.shared();
-        if shared.closed.is_cancelled() {
+        if shared.backend.closed.is_cancelled() {
             return Err(LockError::Closed {
                 key: key.into(),
                 began: false,
             });
         }
         let (_, timer) = shared.pace();
-        let answer = store::within(&shared.host, timer, shared.response_timeout, question).await;
+        let answer = store::within(shared.host(), timer, shared.backend.access.response_timeout, question).await;
         answer.map_err(|source| LockError::Store {
             key: key.into(),
             began: false,
@@ -191,7 +191,7 @@ impl LockManager {
     }
 
     fn without_prefix(&self, mut info: LockInfo) -> LockInfo {
-        info.key = self.shared().name(&info.key).into();
+        info.key = self.shared().backend.name(&info.key).into();
         info
     }
 }
@@ -210,7 +210,7 @@ impl LockPages {
         let Some(from) = self.next else {
             return Ok(None);
         };
-        let question = self.locks.shared().store.list(&self.whole, from);
+        let question = self.locks.shared().store().list(&self.whole, from);
         let page = self.locks.ask(&self.pattern, question).await?;
         self.next = Some(page.next).filter(|next| *next != 0);
         let locks = page.locks.into_iter().map(|info| self.locks.without_prefix(info));

@@ -321,7 +321,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         for _ in 0..100 {
-            locks.shared().back.notify_waiters();
+            locks.shared().backend.access.back.notify_waiters();
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
         let releases = releases();

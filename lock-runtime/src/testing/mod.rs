@@ -309,7 +309,7 @@ impl TestLocks {
         let delay = ours.iter().map(|held| held.options.lock_delay).max();
         self.kit.store.inner.end_leases(&whole, delay.unwrap_or_default());
         for held in ours {
-            held.end_with(EndCause::Lost(LostReason::Expired));
+            held.tenure.end_with(EndCause::Lost(LostReason::Expired));
         }
     }
 

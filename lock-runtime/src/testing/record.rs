@@ -85,9 +85,9 @@ impl Observer for Record {
         let mut entries = self.entries();
         entries.held.retain(|held| held.strong_count() > 0);
         entries.held.push(Arc::downgrade(held));
-        entries.locked.extend(held.keys().iter().map(|key| Locked {
-            key: held.manager.name(key).into(),
-            mode: held.value.mode().clone(),
+        entries.locked.extend(held.tenure.keys().iter().map(|key| Locked {
+            key: held.tenure.manager.name(key).into(),
+            mode: held.tenure.value.mode().clone(),
             function: held.options.site.function,
         }));
     }
@@ -110,7 +110,7 @@ impl Record {
     pub(super) fn held(&self, key: &str) -> Vec<Arc<Hold>> {
         let held: Vec<_> = self.entries().held.iter().filter_map(Weak::upgrade).collect();
         held.into_iter()
-            .filter(|held| !held.has_ended() && held.keys().iter().any(|other| **other == *key))
+            .filter(|held| !held.has_ended() && held.tenure.keys().iter().any(|other| **other == *key))
             .collect()
     }
 

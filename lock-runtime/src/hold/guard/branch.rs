@@ -138,7 +138,7 @@ where
     around.reverse();
     let shares: Option<Vec<_>> = around.into_iter().map(|held| Share::of(held, &waker)).collect();
     let own = Arc::new(Mutex::new(Own::default()));
-    let task = held.manager.host.spawn_here(Branch {
+    let task = held.tenure.manager.host().spawn_here(Branch {
         future: Some(Box::pin(future)),
         // Without shares, the lock has ended and the task ends with it.
         shares: shares.unwrap_or_default(),

@@ -57,7 +57,7 @@ impl Guard {
     /// Creates one more guard of a held lock. Returns `None` if its last guard has ended.
     pub(crate) fn nested(held: Arc<Hold>, on_lost: OnLost) -> Option<Self> {
         // Before the guard is counted: the other ones may end meanwhile, and `shutdown` must find either.
-        let tracked = held.manager.held.token();
+        let tracked = held.tenure.manager.held.token();
         held.add_guard().then(|| Self::of(held, on_lost, false, tracked))
     }
 
@@ -126,7 +126,7 @@ impl Guard {
     fn release_now(mut self) -> Released {
         // Tasks of the lock may still be running, and have to end before the release.
         if self.first
-            && !self.held.manager.host.is_forked()
+            && !self.held.tenure.manager.host().is_forked()
             && let Some(tasks) = self.held.stop_tasks()
         {
             return Released::AfterTasks(self, tasks);
@@ -169,10 +169,10 @@ impl Guard {
     /// Releases in a store that can do so without waiting. Returns `None` if the store cannot.
     fn give_back_now(&self) -> Option<Ownership> {
         let mut worst = Ownership::Owned;
-        for key in self.held.keys().iter() {
+        for key in self.held.tenure.keys().iter() {
             let receipt = Receipt::default();
             let request = self.held.release_request(key, &receipt);
-            worst = worst.or(self.held.manager.store.release_now(&request)?);
+            worst = worst.or(self.held.tenure.manager.store().release_now(&request)?);
         }
         Some(worst)
     }
@@ -180,8 +180,8 @@ impl Guard {
     /// Releases the lock in the store and waits for the answer.
     async fn release_in_store(mut self, place: Option<QueueHead>) -> Result<(), LockError> {
         let held = Arc::clone(&self.held);
-        let answer = if held.keys().others.is_empty() {
-            give_back(&held, &held.key, place).await
+        let answer = if held.tenure.keys().others.is_empty() {
+            give_back(&held, &held.tenure.key, place).await
         } else {
             Box::pin(give_back_all(&held)).await
         };
@@ -200,14 +200,14 @@ impl Guard {
     /// Sends the release without waiting for its outcome. Returns `false` if it was not sent and
     /// has to be waited for.
     fn send(&mut self) -> bool {
-        let mut keys = self.held.keys().iter();
+        let mut keys = self.held.tenure.keys().iter();
         self.done = keys
             .next()
-            .is_some_and(|first| Arc::clone(&self.held.watchdog).release_in_order(&self.held, first));
-        if self.done && !keys.all(|key| Arc::clone(&self.held.watchdog).release_in_order(&self.held, key)) {
+            .is_some_and(|first| Arc::clone(&self.held.tenure.watchdog).release_in_order(&self.held, first));
+        if self.done && !keys.all(|key| Arc::clone(&self.held.tenure.watchdog).release_in_order(&self.held, key)) {
             // The connection was lost in between. Releasing again what was already sent has no
             // effect.
-            self.held.watchdog.release_later(&self.held);
+            self.held.tenure.watchdog.release_later(&self.held);
         }
         self.done
     }
@@ -242,7 +242,7 @@ impl Drop for Guard {
         if self.done {
             return;
         }
-        if self.first && !self.held.manager.host.is_forked() {
+        if self.first && !self.held.tenure.manager.host().is_forked() {
             // Each task has a guard, and the last guard to go releases the lock.
             self.held.stop_tasks();
         }
@@ -255,7 +255,7 @@ impl Drop for Guard {
         // The next call in line asks the store once the release is on its way.
         if let Err(_place) = self.pass() {
             self.held.tenure.forget();
-            self.held.watchdog.release_later(&self.held);
+            self.held.tenure.watchdog.release_later(&self.held);
         }
     }
 }
@@ -307,7 +307,12 @@ type Releasing = Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>;
 async fn give_back(held: &Hold, key: &Arc<str>, place: Option<QueueHead>) -> Result<Ownership, StoreError> {
     let receipt = Receipt::default();
     let request = held.release_request(key, &receipt);
-    let mut answer = pin!(held.manager.release(held.watchdog.timer(), &request));
+    let mut answer = pin!(
+        held.tenure
+            .manager
+            .access
+            .release(held.tenure.watchdog.timer(), &request)
+    );
     let mut place = place;
     poll_fn(|cx| {
         let polled = answer.as_mut().poll(cx);
@@ -322,7 +327,7 @@ async fn give_back(held: &Hold, key: &Arc<str>, place: Option<QueueHead>) -> Res
 
 /// Releases all keys in the store at once. Returns the worst answer.
 async fn give_back_all(held: &Hold) -> Result<Ownership, StoreError> {
-    let answers = join_all(held.keys().iter().map(|key| give_back(held, key, None))).await;
+    let answers = join_all(held.tenure.keys().iter().map(|key| give_back(held, key, None))).await;
     let mut answers = answers.into_iter();
     answers.try_fold(Ownership::Owned, |worst, answer| Ok(worst.or(answer?)))
 }

@@ -32,11 +32,16 @@ impl Hold {
         if self.tenure.is_in_replicas(wanted) {
             return Ok(());
         }
-        let key = || self.name();
+        let key = || self.tenure.name();
         let requests: Vec<_> = self.tenure.renew_requests(Some(self.tenure.time_to_live())).collect();
-        let answer = self.manager.store.wait_for_replicas(&requests, wanted);
-        let most = self.manager.replicas_within();
-        let answer = self.manager.host.timeout(self.manager.timer(), most, answer).await;
+        let answer = self.tenure.manager.store().wait_for_replicas(&requests, wanted);
+        let most = self.tenure.manager.replicas_within();
+        let answer = self
+            .tenure
+            .manager
+            .host()
+            .timeout(self.tenure.manager.access.timer(), most, answer)
+            .await;
         let Some(answer) = answer else {
             return Err(self.replicas_are_late());
         };
@@ -67,9 +72,9 @@ impl Hold {
 
     /// Returns the error of a call that has waited for replicas for as long as it may.
     pub(crate) fn replicas_are_late(&self) -> LockError {
-        let most = self.manager.replicas_within();
+        let most = self.tenure.manager.replicas_within();
         LockError::Store {
-            key: self.name(),
+            key: self.tenure.name(),
             began: false,
             source: StoreError::unknown(format!("nothing about the replicas within {most:?}")),
         }

@@ -162,12 +162,12 @@ fn after(
 
 /// Counts a poll that began before the deadline and ended after it. Such a poll cannot be stopped.
 fn count_overrun(held: &Hold) {
-    let over = held.now().since(held.deadline());
+    let over = held.tenure.now().since(held.tenure.deadline());
     if !over.is_zero() {
-        held.manager.stats.count(Event::Overrun, held.options.site);
+        held.tenure.manager.stats.count(Event::Overrun, held.options.site);
         tracing::warn!(
             parent: &held.span,
-            key = &*held.name(),
+            key = &*held.tenure.name(),
             ?over,
             "the body kept its thread beyond the lock's deadline; await more often, or move blocking work to spawn_blocking"
         );

@@ -76,7 +76,7 @@ impl Pace {
             let Some(backend) = backend.upgrade() else { return };
             match &hint {
                 // In a forked child, the schedule may have been locked by a thread that does not exist here.
-                LossHint::Down { .. } | LossHint::Up { .. } if backend.host.is_forked() => return,
+                LossHint::Down { .. } | LossHint::Up { .. } if backend.host().is_forked() => return,
                 LossHint::Down { lane, address, error } => {
                     let watchdogs = pace.watchdogs();
                     let held = watchdogs.iter().map(|watchdog| watchdog.count_held(&backend, *lane));
@@ -92,7 +92,7 @@ impl Pace {
                 watchdog.hint(&backend, &hint);
             }
             if matches!(hint, LossHint::Back(_)) {
-                backend.back.notify_waiters();
+                backend.access.back.notify_waiters();
             }
         })
     }
@@ -102,17 +102,20 @@ impl Pace {
     pub(crate) async fn shut_down(&self, manager: &Backend, grace: Duration) {
         manager.closed.cancel();
         manager.held.close();
-        let (_, timer) = self.now(&manager.host);
+        let (_, timer) = self.now(manager.host());
         self.end_held(manager, timer, grace).await;
         // The acquires that were under way have ended by now. The clean-up of those without an
         // answer may still be running.
         manager.unanswered.close();
-        manager.host.timeout(timer, UNANSWERED, manager.unanswered.wait()).await;
+        manager
+            .host()
+            .timeout(timer, UNANSWERED, manager.unanswered.wait())
+            .await;
     }
 
     async fn end_held(&self, manager: &Backend, timer: Timer, grace: Duration) {
         let released = manager.held.wait();
-        let released = manager.host.timeout(timer, grace, released);
+        let released = manager.host().timeout(timer, grace, released);
         if released.await.is_some() {
             return;
         }
@@ -123,12 +126,13 @@ impl Pace {
             .max();
         // Bodies end at once. A guard that the user's code still keeps ends with its lease, which is
         // no longer renewed.
-        let rest = latest.map_or(Duration::ZERO, |latest| latest.since(manager.clock.now()));
+        let rest = latest.map_or(Duration::ZERO, |latest| latest.since(manager.now()));
         manager
+            .access
             .host
             .timeout(
                 timer,
-                rest.saturating_add(manager.response_timeout),
+                rest.saturating_add(manager.access.response_timeout),
                 manager.held.wait(),
             )
             .await;

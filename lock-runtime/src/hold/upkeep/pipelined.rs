@@ -31,11 +31,11 @@ type Answer = Result<Ownership, StoreError>;
 /// Sends a release without waiting for its outcome. Returns `false` if it was not sent and has to
 /// be waited for.
 pub(super) fn send(watchdog: &Arc<Watchdog>, held: &Arc<Hold>, key: &Arc<str>) -> bool {
-    let manager = &held.manager;
+    let manager = &held.tenure.manager;
     let sent = Arc::new(Sent {
         held: Arc::clone(held),
         key: Arc::clone(key),
-        runtime: manager.host.runtime(),
+        runtime: manager.host().runtime(),
         looks: AtomicU32::new(0),
         outcome: Mutex::new(Outcome {
             help: Help::None,
@@ -50,7 +50,7 @@ pub(super) fn send(watchdog: &Arc<Watchdog>, held: &Arc<Hold>, key: &Arc<str>) -
         let sent = Arc::clone(&sent);
         Box::new(move |answer| sent.hear(answer))
     };
-    let is_sent = manager.store.release_in_order(&request, report).is_ok();
+    let is_sent = manager.store().release_in_order(&request, report).is_ok();
     if is_sent {
         watchdog.pipelined.look_after(watchdog, sent);
     }
@@ -82,7 +82,7 @@ impl Pipelined {
         while over.len() < 2 && on_the_way.sent.front().is_some_and(|sent| !sent.is_open()) {
             over.extend(on_the_way.sent.pop_front());
         }
-        let host = sent.held.manager.host.clone();
+        let host = sent.held.tenure.manager.host().clone();
         on_the_way.sent.push_back(sent);
         let is_watched = std::mem::replace(&mut on_the_way.watched, true);
         drop(on_the_way);
@@ -121,7 +121,7 @@ async fn watch(host: Host, watchdog: Arc<Watchdog>) {
             // The runtime may still send a release that is younger than the probe, so that one gets
             // a second look.
             let is_stuck = looks > 1 && sent.runtime.as_ref().is_some_and(|runtime| is_stuck(&probes, runtime));
-            let is_overdue = LOOK.saturating_mul(looks) > sent.held.manager.response_timeout;
+            let is_overdue = LOOK.saturating_mul(looks) > sent.held.tenure.manager.access.response_timeout;
             if (is_stuck || is_overdue) && sent.begin_to_help() {
                 drop(host.spawn_here(sent.help()));
             }
@@ -233,7 +233,13 @@ impl Sent {
     async fn help(self: Arc<Self>) {
         let receipt = Receipt::default();
         let request = self.held.release_request(&self.key, &receipt);
-        let answer = self.held.manager.release(Timer::LockThread, &request).await;
+        let answer = self
+            .held
+            .tenure
+            .manager
+            .access
+            .release(Timer::LockThread, &request)
+            .await;
         let mut outcome = self.outcome();
         outcome.help = Help::Done;
         let late = outcome.late.take();
@@ -258,11 +264,11 @@ impl Sent {
         drop(outcome);
         let held = &self.held;
         if let Err(error) = told(held, answer) {
-            held.manager.stats.count(Event::Unconfirmed, held.options.site);
+            held.tenure.manager.stats.count(Event::Unconfirmed, held.options.site);
             // A loss has been logged as such.
             if matches!(error, LockError::Store { .. }) {
                 metrics::release_failed(held.options.site);
-                tracing::warn!(parent: &held.span, key = &*held.name(), %error, "a release that was not waited for has failed");
+                tracing::warn!(parent: &held.span, key = &*held.tenure.name(), %error, "a release that was not waited for has failed");
                 release_later(held);
             }
         }

@@ -63,7 +63,7 @@ impl Stake {
 /// Releases a held lock in the background. Does not block, and works on any thread, inside and
 /// outside of a runtime.
 pub(super) fn release_later(held: &Arc<Hold>) {
-    if held.manager.host.is_forked() {
+    if held.tenure.manager.host().is_forked() {
         return;
     }
     // A lock that expired and has a `lock_delay` is not released: its key stays for the delay.
@@ -75,15 +75,15 @@ pub(super) fn release_later(held: &Arc<Hold>) {
     if expired && !held.options.lock_delay.is_zero() {
         return;
     }
-    for key in held.keys().iter() {
+    for key in held.tenure.keys().iter() {
         BackgroundRelease::of_held(
-            &held.manager.access,
+            &held.tenure.manager.access,
             key,
-            &held.value,
+            &held.tenure.value,
             held.gone_by(),
-            &held.manager.held,
+            &held.tenure.manager.held,
         )
-        .keeping_until(held.keep().map(|keep| held.now().after(keep)))
+        .keeping_until(held.keep().map(|keep| held.tenure.now().after(keep)))
         .leaving_free(held.leave_free())
         .start();
     }

@@ -507,7 +507,7 @@ impl Keeper for Watchdog {
             !std::mem::replace(&mut schedule.running, true)
         };
         if start {
-            self.start(&held.manager.host);
+            self.start(held.manager.host());
         }
     }
 
@@ -581,7 +581,7 @@ impl Schedule {
         plan.in_flight = true;
         plan.checked_at = Some(now);
         plan.waiting = Some(held.deadline());
-        if held.manager.reports_losses && !held.manager.store.release_is_immediate() {
+        if held.manager.reports_losses && !held.manager.store().release_is_immediate() {
             self.watch_with_others(held, now);
         }
         let queue = self.due.entry(held.servers()).or_default();
@@ -724,7 +724,7 @@ impl Batch {
     async fn run(mut self) {
         let Some(first) = self.due.first() else { return };
         let manager = Arc::clone(&first.held.manager);
-        let (store, timer) = (&manager.store, self.watchdog.timer);
+        let (store, timer) = (&manager.store(), self.watchdog.timer);
         // The new deadlines count from here: the store cannot have set the expiry earlier.
         let sent = self.watchdog.clock.now();
         let requests: Vec<_> = self
@@ -739,7 +739,7 @@ impl Batch {
             tokio::select! {
                 biased;
                 answer = &mut answer => return answer,
-                () = manager.host.sleep(timer, LATE.min(left / 4)) => {
+                () = manager.host().sleep(timer, LATE.min(left / 4)) => {
                     for lane in self.server.lanes() {
                         store.renewal_is_late(lane);
                     }
@@ -747,7 +747,7 @@ impl Batch {
             }
             answer.await
         };
-        let answer = manager.host.timeout(timer, budget(left), answer).await;
+        let answer = manager.host().timeout(timer, budget(left), answer).await;
         let due = std::mem::take(&mut self.due);
         let lanes: Box<[Lane]> = self.server.lanes().collect();
         match answer {
