@@ -208,7 +208,8 @@ async fn a_dropped_lock_is_renewed_no_more() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
     let manager = warm(builder(&proxy).response_timeout(PATIENCE)).await;
-    let lock = |key: &str| manager.lock(key).lease(Duration::from_secs(9)).acquire();
+    // Five seconds of it to spare at each renewal.
+    let lock = |key: &str| manager.lock(key).lease(Duration::from_secs(15)).acquire();
     let dropped = lock("dropped").await.unwrap();
     let kept = lock("kept").await.unwrap();
     eventually("both to be renewed", || async {
@@ -220,7 +221,7 @@ async fn a_dropped_lock_is_renewed_no_more() {
     })
     .await;
     let renewals = kept.handle().renewals();
-    // The next renewals are six seconds away, so none is on its way now. And no push tells the watchdog that the key is gone.
+    // The next renewals are ten seconds away, so none is on its way now. And no push tells the watchdog that the key is gone.
     proxy.pushes(false);
     let mark = proxy.mark();
     drop(dropped);
@@ -231,7 +232,7 @@ async fn a_dropped_lock_is_renewed_no_more() {
     })
     .await;
     let renews = |command: &Command, key: &str| {
-        let extends = command.arguments.iter().any(|argument| argument == b"9000");
+        let extends = command.arguments.iter().any(|argument| argument == b"15000");
         command.is_script() && command.mentions(key) && extends
     };
     let commands = &proxy.commands()[mark..];

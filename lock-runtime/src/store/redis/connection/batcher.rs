@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::slice;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(in crate::store::redis) const SHARED_TOGETHER: usize = 32;
 /// The number of awaited answers above which further commands are sent together, in a runtime without and
 /// with threads of its own. *Measured* on 2 cores: with 16 tasks, commands that are each sent by themselves
 /// are up to a third faster with threads, where the batcher's task is another one to wake, and up to a tenth
-/// slower without.
+/// slower without. Without, a crowd therefore goes on through the batcher until a batch has been small.
 const DIRECT: usize = 4;
 const DIRECT_WITH_THREADS: usize = 16;
 /// The maximum number of batches in flight. With fewer, the server would idle between two batches;
@@ -313,6 +313,8 @@ struct Load {
     host: Host,
     /// [`DIRECT`], or [`DIRECT_WITH_THREADS`].
     direct: usize,
+    /// `true` if the last batch was not small, in a runtime without threads of its own.
+    is_crowded: AtomicBool,
     /// The number of commands that are not on the connection yet.
     queued: AtomicUsize,
     /// The number of commands whose answers are awaited, on this connection or on all that the cores
@@ -468,7 +470,16 @@ impl Sender {
     /// command is still queued, which the next one must not overtake. Otherwise, the way over
     /// another task would cost more than it saves.
     pub(super) fn is_busy(&self) -> bool {
-        self.load.queued.load(Ordering::Acquire) > 0 || self.load.waited_for.load(Ordering::Relaxed) > self.load.direct
+        let Load {
+            direct,
+            is_crowded,
+            queued,
+            waited_for,
+            ..
+        } = &*self.load;
+        queued.load(Ordering::Acquire) > 0
+            || is_crowded.load(Ordering::Relaxed)
+            || waited_for.load(Ordering::Relaxed) > *direct
     }
 
     /// Returns `true` if the batcher is about to send many commands, and has room for another one of this kind.
@@ -532,6 +543,7 @@ pub(super) fn start(
     let load = Arc::new(Load {
         host: host.clone(),
         direct: if link.has_threads { DIRECT_WITH_THREADS } else { DIRECT },
+        is_crowded: AtomicBool::new(false),
         queued: AtomicUsize::new(0),
         waited_for,
         acquires: Capacity::new(ACQUIRES),
@@ -681,6 +693,8 @@ impl Batcher {
     fn send(&mut self, ops: &mut Vec<Op>, cx: &mut Context<'_>) {
         let count = ops.len();
         self.last = count;
+        let is_crowded = count >= FEW && !self.link.has_threads;
+        self.load.is_crowded.store(is_crowded, Ordering::Relaxed);
         let sent = self.link.host.now().as_nanos();
         self.link.traffic.asks(sent);
         let alone = if count == 1 { ops.pop() } else { None };
