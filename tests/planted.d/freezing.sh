@@ -19,7 +19,7 @@ plant taken-by-script-and-kept lock-runtime/src/store/redis/queue/mod.rs \
     'not within'
 
 plant front-not-taken-away lock-runtime/src/acquire/callers.rs \
-    'front.revoke();' \
+    'front.revoke(&*self.places);' \
     'let _ = front;' \
     promises freezing::the_line_moves_on_while_the_call_in_front_waits_frozen \
     "the next in line in the store's queue"

@@ -57,10 +57,10 @@ pub(super) enum Step {
 }
 
 /// The result of a place in the store's queue.
-pub(super) enum Queuing {
+pub(super) enum Queuing<'a> {
     /// The queue has handed the lock over.
     Granted {
-        pending: UnconfirmedAcquire,
+        pending: UnconfirmedAcquire<'a>,
         since: Moment,
         fence: Option<FencingToken>,
     },
@@ -70,7 +70,7 @@ pub(super) enum Queuing {
 impl Acquisition {
     /// Makes one attempt at a store that answers at once. Returns `None` if the store does not.
     pub(super) fn attempt_now(&self, seen: &mut Progress) -> Option<Result<Step, StoreError>> {
-        if !self.manager.store().release_is_immediate() || self.manager.backend.closed.is_cancelled() {
+        if !self.manager.store().release_is_immediate() || self.manager.backend.closed.is_closed() {
             return None;
         }
         let (pending, sent) = match self.ask(seen, &Arc::default()) {
@@ -84,33 +84,40 @@ impl Acquisition {
         Some(self.settle(seen, pending, sent, Some(answer)))
     }
 
-    /// Makes the first attempt. Returns `None` if the lock was left free for other clients, or there is
-    /// no time for an attempt.
-    pub(super) async fn attempt_first(
-        &self,
-        place: Option<&QueueHead>,
-        asking: &Asking,
-        seen: &mut Progress,
-    ) -> Option<Result<Step, StoreError>> {
-        if self.left_free(place).is_some() || self.is_over(seen) {
-            return None;
-        }
-        let caller = &asking.caller;
-        let (pending, sent) = match self.ask(seen, caller) {
-            Ok(asked) => asked,
-            Err(error) => return Some(Err(error)),
-        };
-        if pending.send_in_batch(&self.request(seen, &pending)) {
-            let within = self.budget(sent);
-            match self.manager.backend.access.in_time(self.timer, within, &**caller).await {
-                // Nothing was done: asks again below.
-                Some(Err(error)) if error.effect() == Effect::None => {}
-                answer => return Some(self.settle(seen, pending, sent, answer)),
+    /// Makes the first attempt. Returns `None` if there is no time for one.
+    // Not an `async fn`, whose future would hold the arguments twice.
+    #[allow(clippy::manual_async_fn)]
+    pub(super) fn attempt_first<'a>(
+        &'a self,
+        caller: &'a Arc<Caller>,
+        seen: &'a mut Progress,
+    ) -> impl Future<Output = Option<Result<Step, StoreError>>> + Send + 'a {
+        async move {
+            if self.is_over(seen) {
+                return None;
             }
+            let (pending, sent) = match self.ask(seen, caller) {
+                Ok(asked) => asked,
+                Err(error) => return Some(Err(error)),
+            };
+            let answer = {
+                let asked = pending.send(&self.request(seen, &pending));
+                let access = &self.manager.backend.access;
+                let mut answer = asked.map(|asked| access.in_time(self.timer, self.budget(sent), asked));
+                match &mut answer {
+                    Some(answer) => Some(answer.await),
+                    None => None,
+                }
+            };
+            // If nothing was done, asks again.
+            let is_known = |answer: &Option<Result<_, StoreError>>| !matches!(answer, Some(Err(error)) if error.effect() == Effect::None);
+            if let Some(answer) = answer.filter(is_known) {
+                return Some(self.settle(seen, pending, sent, answer));
+            }
+            // Boxed, since it is much larger, and not needed where many locks are taken.
+            let attempt = Box::pin(self.attempt(seen, caller, Some(pending)));
+            Some(caller.attend(pin!(attempt)).await)
         }
-        // Boxed, since it is much larger, and not needed where many locks are taken.
-        let attempt = Box::pin(self.attempt(seen, caller, Some(pending)));
-        Some(caller.attend(pin!(attempt)).await)
     }
 
     /// Asks the store until it grants the lock or the time is up. `first` is the result of a first
@@ -131,13 +138,13 @@ impl Acquisition {
 
     /// Returns the time for which the call in front before this one may have left the lock to other
     /// clients.
-    fn left_free(&self, place: Option<&QueueHead>) -> Option<Duration> {
+    pub(super) fn left_free(&self, place: Option<&QueueHead>) -> Option<Duration> {
         local_queue::left_free(&self.manager.backend, place?)
     }
 
     /// Makes the lock thread check from here on that the call is polled.
     pub(super) fn asking(&self, place: Option<&QueueHead>) -> Asking {
-        let front = place.map(|place| local_queue::ahead(&self.manager.lines, place));
+        let front = place.map(local_queue::ahead);
         Asking::begin(&self.manager.callers, &self.watchdog, Arc::default(), front)
     }
 
@@ -207,14 +214,14 @@ impl Acquisition {
     /// lock granted now would only block other callers for a moment.
     pub(super) fn is_over(&self, seen: &Progress) -> bool {
         let knows = seen.attempts > 0 || !seen.knows_nothing();
-        self.manager.backend.closed.is_cancelled() || knows && self.left(self.manager.now()).is_zero()
+        self.manager.backend.closed.is_closed() || knows && self.left(self.manager.now()).is_zero()
     }
 
     /// Waits for `pause`, or until the store answers again after an outage.
     pub(super) async fn rest(&self, pause: Duration, back: Notified<'_>) {
         tokio::select! {
             biased;
-            () = self.manager.backend.closed.cancelled() => {}
+            () = self.manager.backend.closed.closed() => {}
             () = back => {}
             () = self.sleep(pause) => {}
         }
@@ -233,7 +240,7 @@ impl Acquisition {
         };
         let ready = tokio::select! {
             biased;
-            () = self.manager.backend.closed.cancelled() => return Ok(false),
+            () = self.manager.backend.closed.closed() => return Ok(false),
             ready = ready => ready,
         };
         let Err(error) = ready else { return Ok(true) };
@@ -254,7 +261,7 @@ impl Acquisition {
         &self,
         seen: &mut Progress,
         caller: &Arc<Caller>,
-        begun: Option<UnconfirmedAcquire>,
+        begun: Option<UnconfirmedAcquire<'_>>,
     ) -> Result<Step, StoreError> {
         seen.attempts -= u32::from(begun.is_some());
         if !self.is_ready(seen).await? {
@@ -281,7 +288,7 @@ impl Acquisition {
 
     /// Begins an attempt, and returns it with the moment from which its grant counts. Dropping it
     /// before its outcome is known releases whatever it took.
-    fn ask(&self, seen: &mut Progress, caller: &Arc<Caller>) -> Result<(UnconfirmedAcquire, Moment), StoreError> {
+    fn ask(&self, seen: &mut Progress, caller: &Arc<Caller>) -> Result<(UnconfirmedAcquire<'_>, Moment), StoreError> {
         seen.attempts += 1;
         let ttl = self.options.time_to_live();
         let keys = Keys::from(&self.key);
@@ -290,7 +297,7 @@ impl Acquisition {
         Ok((pending, self.manager.now()))
     }
 
-    fn request<'a>(&'a self, seen: &Progress, pending: &'a UnconfirmedAcquire) -> AcquireRequest<'a> {
+    fn request<'a>(&'a self, seen: &Progress, pending: &'a UnconfirmedAcquire<'_>) -> AcquireRequest<'a> {
         AcquireRequest {
             key: &self.key,
             value: pending.value(),
@@ -308,7 +315,7 @@ impl Acquisition {
     fn settle(
         &self,
         seen: &mut Progress,
-        pending: UnconfirmedAcquire,
+        pending: UnconfirmedAcquire<'_>,
         sent: Moment,
         answer: Option<Result<Attempt, StoreError>>,
     ) -> Result<Step, StoreError> {
@@ -344,7 +351,7 @@ impl Acquisition {
     }
 
     /// Records that an attempt had no answer in time.
-    pub(super) fn unanswered(&self, seen: &mut Progress, pending: &UnconfirmedAcquire, sent: Moment) {
+    pub(super) fn unanswered(&self, seen: &mut Progress, pending: &UnconfirmedAcquire<'_>, sent: Moment) {
         // If the rest of `wait` was shorter than the response time-out, the store's earlier answer
         // is the better one to report.
         if seen.knows_nothing() || self.budget(sent) >= self.manager.backend.access.response_timeout {
@@ -385,7 +392,7 @@ impl Acquisition {
         place: Option<&QueueHead>,
         caller: &Arc<Caller>,
         seen: &mut Progress,
-    ) -> Result<Queuing, StoreError> {
+    ) -> Result<Queuing<'_>, StoreError> {
         seen.attempts += 1;
         let ttl = self.options.time_to_live();
         let queued = Queued { ttl, fence };
@@ -430,7 +437,7 @@ impl Acquisition {
             });
             tokio::select! {
                 biased;
-                () = self.manager.backend.closed.cancelled() => None,
+                () = self.manager.backend.closed.closed() => None,
                 turn = queue => Some(turn),
                 () = self.sleep(left) => None,
             }
@@ -461,11 +468,11 @@ impl Acquisition {
     pub(super) fn granted(
         &self,
         seen: &mut Progress,
-        pending: UnconfirmedAcquire,
+        pending: UnconfirmedAcquire<'_>,
         (since, now): (Moment, Moment),
         fence: Option<FencingToken>,
     ) -> Step {
-        if self.manager.backend.closed.is_cancelled() {
+        if self.manager.backend.closed.is_closed() {
             return Step::Pause;
         }
         let deadline = self.manager.backend.deadline(since, self.options.lease);
@@ -498,7 +505,7 @@ impl Acquisition {
 
     pub(super) fn failed(
         seen: &mut Progress,
-        pending: UnconfirmedAcquire,
+        pending: UnconfirmedAcquire<'_>,
         error: StoreError,
     ) -> Result<Step, StoreError> {
         // An answered request has a place in the queue, and the store may have handed it the lock

@@ -18,10 +18,10 @@ use crate::acquire::offer::Sign;
 use crate::hold::guard::Guard;
 use crate::hold::upkeep::{Stake, Watchdog};
 use crate::hold::{Backend, Keeper};
-use crate::host::{Moment, Timer};
+use crate::host::{Moment, Sharded, Timer};
 use crate::store::abandon::UNDER_WAY;
 use crate::store::responder::{Answer, Receive};
-use crate::store::{Attempt, Receipt, StoreError};
+use crate::store::{Attempt, Receipt, StoreError, StoreFuture};
 
 /// The interval at which the lock thread asks the call in front of a line for a sign of life, while
 /// other calls wait behind it.
@@ -186,24 +186,41 @@ impl Receive<Attempt> for Caller {
     }
 }
 
-/// Completes with the answer to an attempt that was sent in a batch. Cancel safe.
-impl Future for &Caller {
+/// An attempt that was sent at once. Completes with its answer. Dropping it gives the answer up.
+pub(super) struct Asked<'a> {
+    caller: &'a Caller,
+    /// `None` if it was sent in a batch: the caller then receives the answer.
+    by_itself: Option<StoreFuture<'static, Attempt>>,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(caller: &'a Caller, by_itself: Option<StoreFuture<'static, Attempt>>) -> Self {
+        Self { caller, by_itself }
+    }
+}
+
+impl Future for Asked<'_> {
     type Output = Result<Attempt, StoreError>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.is_polled(cx);
-        self.answer.poll()
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.caller.is_polled(cx);
+        match &mut self.by_itself {
+            Some(answer) => answer.as_mut().poll(cx),
+            None => self.caller.answer.poll(),
+        }
     }
 }
 
 /// The calls of one manager that ask the store.
 pub(super) struct Callers {
     backend: Arc<Backend>,
-    all: Mutex<All>,
+    places: Arc<dyn Places>,
+    lists: Sharded<Mutex<List>>,
 }
 
+/// The calls that began in some threads.
 #[derive(Default)]
-struct All {
+struct List {
     listed: Slab<Listed>,
     /// `true` while the watchdog looks at the calls.
     watched: bool,
@@ -230,10 +247,8 @@ impl Listed {
 /// A place or lead behind which other calls wait.
 #[derive(Clone)]
 pub(super) enum Ahead {
-    /// The place `number` in the line for `key`. Not behind an `Arc` of its own, as a lead is,
-    /// since most calls have a place.
+    /// The place `number` in the line for `key`.
     Place {
-        lines: Arc<dyn Places>,
         key: Arc<str>,
         number: u64,
     },
@@ -259,16 +274,16 @@ pub(super) trait Lead: Send + Sync {
 }
 
 impl Ahead {
-    fn revoke(&self) {
+    fn revoke(&self, places: &dyn Places) {
         match self {
-            Self::Place { lines, key, number } => lines.revoke(key, *number),
+            Self::Place { key, number } => places.revoke(key, *number),
             Self::Lead(lead) => lead.revoke(),
         }
     }
 
-    fn is_followed(&self) -> bool {
+    fn is_followed(&self, places: &dyn Places) -> bool {
         match self {
-            Self::Place { lines, key, number } => lines.is_followed(key, *number),
+            Self::Place { key, number } => places.is_followed(key, *number),
             Self::Lead(lead) => lead.is_followed(),
         }
     }
@@ -276,26 +291,28 @@ impl Ahead {
 
 impl fmt::Debug for Callers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Callers").field(&self.all().listed.len()).finish()
+        let listed: usize = self.lists.iter().map(|list| locked(list).listed.len()).sum();
+        f.debug_tuple("Callers").field(&listed).finish()
     }
 }
 
 impl Callers {
-    pub(super) fn new(backend: &Arc<Backend>) -> Arc<Self> {
+    pub(super) fn new(backend: &Arc<Backend>, places: Arc<dyn Places>) -> Arc<Self> {
         Arc::new(Self {
             backend: Arc::clone(backend),
-            all: Mutex::default(),
+            places,
+            lists: Sharded::default(),
         })
     }
 
-    fn all(&self) -> MutexGuard<'_, All> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    fn list(&self, number: usize) -> MutexGuard<'_, List> {
+        locked(self.lists.at(number))
     }
 
-    /// Checks that the calls which block others are polled. Returns `false` if there are none to
+    /// Checks that the calls of a list which block others are polled. Returns `false` if there are none to
     /// look at for now.
-    pub(super) fn sweep(&self, now: Moment) -> bool {
-        let mut all = self.all();
+    pub(super) fn sweep(&self, list: usize, now: Moment) -> bool {
+        let mut all = self.list(list);
         if all.listed.is_empty() && !all.busy {
             all.watched = false;
             all.looked = None;
@@ -319,9 +336,9 @@ impl Callers {
             let mut is_in_the_way = caller.may_have_a_lock();
             if is_due && let Some(front) = &front {
                 if asleep.is_some_and(|asleep| asleep >= ANSWERS_WITHIN) {
-                    front.revoke();
+                    front.revoke(&*self.places);
                 } else {
-                    is_in_the_way |= front.is_followed();
+                    is_in_the_way |= front.is_followed(&*self.places);
                 }
             }
             match asleep {
@@ -343,11 +360,15 @@ impl Callers {
     }
 }
 
+fn locked(list: &Mutex<List>) -> MutexGuard<'_, List> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A call that asks the store, from its first question to its last answer.
 pub(super) struct Asking {
     callers: Arc<Callers>,
-    /// Its place in the list, if it is listed.
-    place: Option<usize>,
+    /// The number of its list, and its place in that, if it is listed.
+    place: Option<(usize, usize)>,
     pub(super) caller: Arc<Caller>,
 }
 
@@ -369,16 +390,17 @@ impl Asking {
                 caller: Arc::clone(&caller),
                 front,
             };
-            let mut all = callers.all();
-            place = Some(all.listed.insert(listed));
-            all.busy = true;
-            let is_watched = std::mem::replace(&mut all.watched, true);
-            drop(all);
+            let number = callers.lists.here();
+            let mut list = callers.list(number);
+            place = Some((number, list.listed.insert(listed)));
+            list.busy = true;
+            let is_watched = std::mem::replace(&mut list.watched, true);
+            drop(list);
             if !is_watched {
                 let host = callers.backend.host().clone();
                 let callers = Arc::downgrade(callers);
                 watchdog.watch_calls(&host, move |now| {
-                    callers.upgrade().is_some_and(|callers| callers.sweep(now))
+                    callers.upgrade().is_some_and(|callers| callers.sweep(number, now))
                 });
             }
         }
@@ -393,8 +415,8 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         // In a forked child, the list may have been locked by a thread that does not exist here.
-        if let Some(place) = self.place.filter(|_| !self.callers.backend.host().is_forked()) {
-            let listed = self.callers.all().listed.try_remove(place);
+        if let Some((list, place)) = self.place.filter(|_| !self.callers.backend.host().is_forked()) {
+            let listed = self.callers.list(list).listed.try_remove(place);
             drop(listed);
         }
     }
@@ -427,14 +449,14 @@ mod tests {
             caller: Arc::clone(&caller),
             front: None,
         };
-        let mut all = manager.callers.all();
+        let mut all = manager.callers.list(manager.callers.lists.here());
         all.listed.clear();
         all.listed.insert(listed);
         caller
     }
 
     /// Polls the call, which sends a request.
-    fn send(manager: &Arc<Shared>, caller: &Arc<Caller>) -> UnconfirmedAcquire {
+    fn send<'a>(manager: &'a Arc<Shared>, caller: &Arc<Caller>) -> UnconfirmedAcquire<'a> {
         caller.is_polled(&Context::from_waker(Waker::noop()));
         let lease = Duration::from_secs(30);
         let key = "k".into();
@@ -457,7 +479,7 @@ mod tests {
         while !is_taken_back(caller) {
             assert!(now.since(from) < 2 * CLAIMS_WITHIN_AT_LAST, "it is never taken back");
             now = now.after(STEP);
-            manager.callers.sweep(now);
+            manager.callers.sweep(manager.callers.lists.here(), now);
         }
         now.since(from.after(STEP))
     }
@@ -468,17 +490,17 @@ mod tests {
         let caller = listed(&manager);
         let pending = send(&manager, &caller);
         let mut now = Moment::from_nanos(1_000_000_000);
-        manager.callers.sweep(now);
+        manager.callers.sweep(manager.callers.lists.here(), now);
         // The process stands still twice, the second time for longer than a call that is not polled
         // may keep a grant.
         for stood_still in [STOOD_STILL, CLAIMS_WITHIN_AT_LAST] {
             let almost = now.after(CLAIMS_WITHIN.saturating_sub(STEP));
             while now < almost {
                 now = now.after(STEP);
-                manager.callers.sweep(now);
+                manager.callers.sweep(manager.callers.lists.here(), now);
             }
             now = now.after(stood_still);
-            manager.callers.sweep(now);
+            manager.callers.sweep(manager.callers.lists.here(), now);
             assert!(!is_taken_back(&caller), "judged after {stood_still:?}");
         }
         // From there on the lock thread judges it like any other call.
@@ -493,7 +515,7 @@ mod tests {
         let pending = send(&manager, &caller);
         let mut now = Moment::from_nanos(1_000_000_000);
         for _ in 0..4 {
-            manager.callers.sweep(now);
+            manager.callers.sweep(manager.callers.lists.here(), now);
             now = now.after(STOOD_STILL.saturating_sub(Duration::from_nanos(1)));
         }
         assert!(is_taken_back(&caller));
@@ -508,7 +530,7 @@ mod tests {
             let pending = send(&manager, &caller);
             let from = Moment::from_nanos(1_000_000_000).after(Duration::from_secs(60) * u32::try_from(nth).unwrap());
             // No pause between two looks: the process did not stand still.
-            manager.callers.all().looked = None;
+            manager.callers.list(manager.callers.lists.here()).looked = None;
             let taken = taken_after(&manager, &caller, from);
             assert_eq!(taken, Duration::from_millis(millis), "after {nth} losses");
             assert!(pending.claim().is_none(), "the call has what it has lost");
@@ -516,7 +538,7 @@ mod tests {
         // Another call begins with the shortest time.
         let caller = listed(&manager);
         let pending = send(&manager, &caller);
-        manager.callers.all().looked = None;
+        manager.callers.list(manager.callers.lists.here()).looked = None;
         let from = Moment::from_nanos(1_000_000_000);
         assert_eq!(taken_after(&manager, &caller, from), CLAIMS_WITHIN);
         drop(pending);

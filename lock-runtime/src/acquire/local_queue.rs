@@ -14,7 +14,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, btree_map};
 use std::future::poll_fn;
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ type ByKey<T> = HashMap<Arc<str>, T, foldhash::fast::RandomState>;
 /// The lines of one manager.
 #[derive(Debug)]
 pub(super) struct Lines {
+    this: Weak<Self>,
     backend: Arc<Backend>,
     hasher: foldhash::fast::RandomState,
     /// The lines by the hashes of their keys, so that threads that use different locks seldom meet here.
@@ -320,7 +321,8 @@ impl Waiter {
 
 impl Lines {
     pub(super) fn new(backend: &Arc<Backend>) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
             backend: Arc::clone(backend),
             hasher: foldhash::fast::RandomState::default(),
             shards: std::array::from_fn(|_| Mutex::default()),
@@ -575,9 +577,8 @@ pub(super) fn left_free(backend: &Backend, head: &QueueHead) -> Option<Duration>
 }
 
 /// Returns a handle by which the lock thread can take the place away.
-pub(super) fn ahead(lines: &Arc<Lines>, head: &QueueHead) -> Ahead {
+pub(super) fn ahead(head: &QueueHead) -> Ahead {
     Ahead::Place {
-        lines: Arc::clone(lines) as _,
         key: Arc::clone(&head.key),
         number: head.number,
     }
@@ -612,15 +613,17 @@ impl LocalQueues for Lines {
         self.leave_how_free(key, place, settings)
     }
 
-    fn leave(self: Arc<Self>, key: &Arc<str>, place: u64) {
+    fn leave(&self, key: &Arc<str>, place: u64) {
         // In a forked child, the lines may have been locked by a thread that does not exist here.
         if self.backend.host().is_forked() {
             return;
         }
-        if let Some((next, place)) = self.next_after(key, place) {
+        if let Some((next, place)) = self.next_after(key, place)
+            && let Some(this) = self.this.upgrade()
+        {
             // If the next call has left meanwhile, its turn is dropped and the call behind it gets
             // the place.
-            next.give(Turn::Front(head(&self, key, place)), &self, key);
+            next.give(Turn::Front(head(&this, key, place)), &this, key);
         }
     }
 

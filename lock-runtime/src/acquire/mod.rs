@@ -196,8 +196,7 @@ impl Acquisition {
             match call_tree::relation(&manager.backend, keys, options.mode(), options.reentrant) {
                 Relation::None => {}
                 Relation::Within(outer)
-                    if manager.backend.closed.is_cancelled()
-                        && !Arc::ptr_eq(&outer.tenure.manager, &manager.backend) =>
+                    if manager.backend.closed.is_closed() && !Arc::ptr_eq(&outer.tenure.manager, &manager.backend) =>
                 {
                     let key = name();
                     return Err(LockError::Closed { key, began: false });
@@ -272,12 +271,14 @@ impl Acquisition {
         // A return of the store during the first attempt counts.
         let back = self.manager.backend.access.back.notified();
         let mut asking = None;
-        let first = match self.attempt_now(seen) {
-            None => {
-                let asking = &*asking.insert(self.asking(place.as_ref()));
-                self.attempt_first(place.as_ref(), asking, seen).await
-            }
-            first => first,
+        let first = if let Some(first) = self.attempt_now(seen) {
+            Some(first)
+        } else if self.left_free(place.as_ref()).is_some() {
+            // It is for other clients first.
+            None
+        } else {
+            let asking = &*asking.insert(self.asking(place.as_ref()));
+            self.attempt_first(&asking.caller, seen).await
         };
         let mut grant = match first {
             Some(Ok(Step::Won(grant))) => grant,
@@ -297,7 +298,7 @@ impl Acquisition {
     async fn stand_in_line(&self, waiting: &Waiting, seen: &mut Progress) -> Result<Promotion, LockError> {
         tokio::select! {
             biased;
-            () = self.manager.backend.closed.cancelled() => {}
+            () = self.manager.backend.closed.closed() => {}
             came = waiting.turn() => {
                 // If no time is left to ask the store, this call reports the last answer that the
                 // calls in front of it had.
@@ -355,7 +356,7 @@ impl Acquisition {
         // If the lock was lost after it was passed on, this call does not fail. It gives the lock
         // back and asks the store.
         let since = self.manager.now();
-        if self.manager.backend.closed.is_cancelled() || !held.tenure.is_of_use(since) {
+        if self.manager.backend.closed.is_closed() || !held.tenure.is_of_use(since) {
             return Some(Err(passed.give_back()));
         }
         self.manager.backend.stats.count(Event::Passed, self.options.site);
@@ -365,7 +366,7 @@ impl Acquisition {
 
     fn give_up(&self, seen: &mut Progress) -> LockError {
         let key = self.name();
-        if self.manager.backend.closed.is_cancelled() {
+        if self.manager.backend.closed.is_closed() {
             return LockError::Closed { key, began: false };
         }
         match seen.news.error.take() {
@@ -411,14 +412,14 @@ impl Acquisition {
     /// lock thread gives the lock back. Fails once the manager is shut down.
     async fn hold_in_replicas(self, grant: Grant, wanted: u32) -> Result<Guard, LockError> {
         let asking = self.asking(None);
-        let (closed, key) = (self.manager.backend.closed.clone(), self.name());
+        let (backend, key) = (Arc::clone(&self.manager.backend), self.name());
         let guard = self.hold(grant);
         let held = Arc::clone(guard.held());
         asking.caller.keep(guard);
         let reached = async {
             tokio::select! {
                 biased;
-                () = closed.cancelled() => Err(LockError::Closed { key, began: false }),
+                () = backend.closed.closed() => Err(LockError::Closed { key, began: false }),
                 reached = held.reach_replicas(wanted) => reached,
             }
         };

@@ -22,21 +22,21 @@ const ALL_OR_NOTHING: u32 = 1;
 
 /// The locks that a call for several keys has so far.
 #[derive(Default)]
-struct Part {
+struct Part<'a> {
     /// The keys before the one that it waits for.
-    kept: Option<Kept>,
+    kept: Option<Kept<'a>>,
     /// The key that it waits for, once the store has handed it over.
-    handed: Option<Kept>,
+    handed: Option<Kept<'a>>,
 }
 
 /// Keys that are kept until the next attempt; the lock thread releases them if the call is no
 /// longer polled.
-struct Kept {
-    pending: UnconfirmedAcquire,
+struct Kept<'a> {
+    pending: UnconfirmedAcquire<'a>,
     asking: Asking,
 }
 
-impl Part {
+impl Part<'_> {
     /// Disarms the clean-up: everything was taken over by another attempt's value, or released.
     fn disarm(self) {
         for kept in self.kept.into_iter().chain(self.handed) {
@@ -58,10 +58,10 @@ impl Part {
 }
 
 /// The result of an attempt.
-enum Asked {
+enum Asked<'a> {
     Won(Grant),
     /// The call has to wait for the key at this index, holding the given keys.
-    WaitFor(usize, Option<Kept>),
+    WaitFor(usize, Option<Kept<'a>>),
     /// The call tries again after a pause.
     Pause,
 }
@@ -117,13 +117,13 @@ impl Acquisition {
 
     /// Makes one attempt. The keys that the call has so far pass to the attempt's value, or are
     /// released with it.
-    async fn ask_for_all(
-        &self,
+    async fn ask_for_all<'a>(
+        &'a self,
         keys: &[Arc<str>],
-        part: &Part,
+        part: &Part<'_>,
         keep: bool,
         seen: &mut Progress,
-    ) -> Result<Asked, StoreError> {
+    ) -> Result<Asked<'a>, StoreError> {
         if !self.is_ready(seen).await? {
             return Ok(Asked::Pause);
         }

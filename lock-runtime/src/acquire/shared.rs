@@ -42,9 +42,10 @@ impl Shared {
         shutdown_grace: Duration,
         observer: Option<Arc<dyn Observer>>,
     ) -> Self {
+        let lines = Lines::new(&backend);
         Self {
-            lines: Lines::new(&backend),
-            callers: Callers::new(&backend),
+            callers: Callers::new(&backend, Arc::clone(&lines) as _),
+            lines,
             backend,
             defaults,
             backoff,

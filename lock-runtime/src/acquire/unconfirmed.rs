@@ -5,12 +5,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::acquire::callers::Caller;
+use crate::acquire::callers::{Asked, Caller};
 use crate::hold::Backend;
 use crate::hold::upkeep::Stake;
 use crate::host::Moment;
 use crate::store::responder::Responder;
-use crate::store::{AcquireRequest, HolderValue, Receipt};
+use crate::store::{AcquireRequest, Dispatch, HolderValue, Receipt};
 
 /// An attempt to acquire that is under way. If dropped before its outcome is known, it releases
 /// whatever it took.
@@ -18,8 +18,8 @@ use crate::store::{AcquireRequest, HolderValue, Receipt};
 /// The lock thread does the same if the call is no longer polled: the grant then belongs to the
 /// call only if the call [claimed](Self::claim) it before. Dropping the attempt releases it once
 /// more, since the call may have sent it in between.
-pub(super) struct UnconfirmedAcquire {
-    manager: Arc<Backend>,
+pub(super) struct UnconfirmedAcquire<'a> {
+    manager: &'a Arc<Backend>,
     /// The call, which has what is at stake, and the receipt.
     caller: Arc<Caller>,
     value: HolderValue,
@@ -28,13 +28,13 @@ pub(super) struct UnconfirmedAcquire {
     in_batch: AtomicU64,
 }
 
-impl UnconfirmedAcquire {
+impl<'a> UnconfirmedAcquire<'a> {
     /// Call it before the attempt is sent.
-    pub(super) fn arm(manager: &Arc<Backend>, caller: &Arc<Caller>, stake: Stake) -> Self {
+    pub(super) fn arm(manager: &'a Arc<Backend>, caller: &Arc<Caller>, stake: Stake) -> Self {
         let value = stake.value().clone();
         caller.begin(stake);
         Self {
-            manager: Arc::clone(manager),
+            manager,
             caller: Arc::clone(caller),
             value,
             known: false,
@@ -42,15 +42,19 @@ impl UnconfirmedAcquire {
         }
     }
 
-    /// Sends the attempt in a batch. Returns `false` if the store does not.
-    pub(super) fn send_in_batch(&self, request: &AcquireRequest<'_>) -> bool {
+    /// Sends the attempt at once. Returns `None` if the store does not.
+    pub(super) fn send(&self, request: &AcquireRequest<'_>) -> Option<Asked<'_>> {
         let responder = || Responder::to(Arc::clone(&self.caller) as _);
-        let in_batch = self.manager.store().acquire_in_batch(request, &responder);
-        if in_batch {
-            self.in_batch
-                .store(self.manager.host().now().as_nanos(), Ordering::Relaxed);
-        }
-        in_batch
+        let by_itself = match self.manager.store().send_acquire(request, &responder) {
+            Dispatch::Declined => return None,
+            Dispatch::ByItself(answer) => Some(answer),
+            Dispatch::InBatch => {
+                let now = self.manager.host().now().as_nanos();
+                self.in_batch.store(now, Ordering::Relaxed);
+                None
+            }
+        };
+        Some(Asked::new(&self.caller, by_itself))
     }
 
     pub(super) fn value(&self) -> &HolderValue {
@@ -74,7 +78,7 @@ impl UnconfirmedAcquire {
     }
 }
 
-impl Drop for UnconfirmedAcquire {
+impl Drop for UnconfirmedAcquire<'_> {
     fn drop(&mut self) {
         // In a forked child, the state may have been locked by a thread that does not exist here.
         if self.manager.host().is_forked() {
@@ -87,7 +91,7 @@ impl Drop for UnconfirmedAcquire {
         }
         let stake = self.caller.end();
         if let Some(stake) = stake.filter(|_| !self.known) {
-            stake.give_back(&self.manager, self.receipt(), false);
+            stake.give_back(self.manager, self.receipt(), false);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The state that all locks of one manager share: the store and its settings.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -32,12 +33,37 @@ pub(crate) struct Backend {
     /// Counts releases of unanswered acquires and of places in a queue, which may never have got a
     /// lock.
     pub(crate) unanswered: TaskTracker,
-    pub(crate) closed: CancellationToken,
+    pub(crate) closed: Closed,
     pub(super) handover: HandoverLimits,
     /// The lanes whose last renewal or check has failed.
     failing: Mutex<BTreeMap<Box<[Lane]>, Failing>>,
     /// The conditions on which contended locks are left free now and then.
     pub(crate) leave_free: Option<LeaveFree>,
+}
+
+/// The end of a manager.
+#[derive(Debug, Default)]
+pub(crate) struct Closed {
+    /// Asked for each lock, without the mutex that is in the token.
+    is_closed: AtomicBool,
+    token: CancellationToken,
+}
+
+impl Closed {
+    pub(super) fn close(&self) {
+        // Before the calls that wait for it are woken, and ask.
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.token.cancel();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Completes once the manager is closed. Cancel safe.
+    pub(crate) async fn closed(&self) {
+        self.token.cancelled().await;
+    }
 }
 
 impl Backend {
@@ -53,7 +79,7 @@ impl Backend {
             stats: Counters::default(),
             held: TaskTracker::new(),
             unanswered: TaskTracker::new(),
-            closed: CancellationToken::new(),
+            closed: Closed::default(),
             handover,
             failing: Mutex::default(),
             leave_free: None,

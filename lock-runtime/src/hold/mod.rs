@@ -161,7 +161,7 @@ impl Hold {
         });
         held.tenure.belongs_to(&held);
         if !is_passed {
-            Arc::clone(&held.tenure.watchdog).watch(&held.tenure);
+            held.tenure.watchdog.watch(&held.tenure);
         }
         if let Some(place) = grant.place {
             place.show(&held);
@@ -203,7 +203,7 @@ impl Hold {
                 .manager
                 .handover
                 .allows(self.tenure.passes(), now.since(self.tenure.granted))
-            && !self.tenure.manager.closed.is_cancelled()
+            && !self.tenure.manager.closed.is_closed()
             && self.keep().is_none()
             && self.check_deadline().is_none()
             && !self.tenure.plan().is_failing(now)

@@ -20,7 +20,7 @@ pub(crate) trait LocalQueues: Send + Sync {
     fn leave_free(&self, key: &Arc<str>, place: u64) -> Option<LeaveFree>;
 
     /// Gives the place to the next call. Does nothing in a forked child.
-    fn leave(self: Arc<Self>, key: &Arc<str>, place: u64);
+    fn leave(&self, key: &Arc<str>, place: u64);
 
     /// Passes a lock whose guard has ended to the next call in line. Returns the place as `Err` if
     /// no such call is awake, or its options do not fit the lock.
@@ -78,6 +78,6 @@ impl QueueHead {
 
 impl Drop for QueueHead {
     fn drop(&mut self) {
-        Arc::clone(&self.queues).leave(&self.key, self.number);
+        self.queues.leave(&self.key, self.number);
     }
 }

@@ -33,7 +33,7 @@ pub(crate) trait Keeper: Debug + Send + Sync {
     fn timer(&self) -> Timer;
 
     /// Starts watching a lock that was just granted.
-    fn watch(self: Arc<Self>, lock: &Arc<Tenure>);
+    fn watch(&self, lock: &Arc<Tenure>);
 
     /// Schedules the next check of a lock that passes to another call.
     fn look_early(&self, lock: &Arc<Tenure>);

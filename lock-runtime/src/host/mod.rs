@@ -14,6 +14,7 @@ mod blocking;
 pub mod clock;
 mod identity;
 mod lock_thread;
+mod sharded;
 mod time_outs;
 mod tokens;
 #[cfg(lock_simulation)]
@@ -41,6 +42,7 @@ use tokio::task::JoinHandle;
 pub use self::backoff::Backoff;
 pub(crate) use self::blocking::block_on;
 pub(crate) use self::clock::{BootClock, Clock, Moment, TokioClock};
+pub(crate) use self::sharded::Sharded;
 pub(crate) use self::time_outs::{TimeOut, TimeOuts};
 use crate::host::clock::tokio_clock_is_paused;
 use crate::host::lock_thread::LockThread;
@@ -251,7 +253,7 @@ impl Host {
 
     /// Returns the output of `future`, or `None` once `span` has passed.
     pub(crate) async fn timeout<F: Future>(&self, timer: Timer, span: Duration, future: F) -> Option<F::Output> {
-        before(self.sleep(timer, span), future).await
+        Before::new(pin!(self.sleep(timer, span)), pin!(future)).await
     }
 
     /// Returns `true` if only tokio's timers know the time.
@@ -267,23 +269,25 @@ impl Host {
 /// The number of passes for which a runtime may yet read what has arrived, once the time for it is up.
 const YIELDS: u8 = 3;
 
-/// Does the same as [`before`], as a small future, for one that may be moved.
+/// Returns the output of a future, or `None` once `end` has completed. Small, since each waiting call has one.
 pub(crate) struct Before<E, F> {
-    end: E,
+    phase: Phase<E>,
     future: F,
-    /// The number of passes that have begun since the end.
-    passes: u8,
-    pass: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+enum Phase<E> {
+    Until(E),
+    /// The end has come. If the caller's runtime was blocked, the output may have arrived without being read yet.
+    Passing {
+        pass: Pin<Box<dyn Future<Output = ()> + Send>>,
+        begun: u8,
+    },
 }
 
 impl<E, F> Before<E, F> {
     pub(crate) fn new(end: E, future: F) -> Self {
-        Self {
-            end,
-            future,
-            passes: 0,
-            pass: None,
-        }
+        let phase = Phase::Until(end);
+        Self { phase, future }
     }
 }
 
@@ -295,37 +299,25 @@ impl<E: Future<Output = ()> + Unpin, F: Future + Unpin> Future for Before<E, F> 
             if let Poll::Ready(output) = Pin::new(&mut self.future).poll(cx) {
                 return Poll::Ready(Some(output));
             }
-            if self.passes == 0 {
-                ready!(Pin::new(&mut self.end).poll(cx));
-            }
-            if let Some(pass) = &mut self.pass {
-                ready!(pass.as_mut().poll(cx));
-            }
-            if self.passes == YIELDS {
+            let begun = match &mut self.phase {
+                Phase::Until(end) => {
+                    ready!(Pin::new(end).poll(cx));
+                    0
+                }
+                Phase::Passing { pass, begun } => {
+                    ready!(pass.as_mut().poll(cx));
+                    *begun
+                }
+            };
+            if begun == YIELDS {
                 return Poll::Ready(None);
             }
-            self.passes += 1;
-            self.pass = Some(Box::pin(tokio::task::yield_now()));
+            self.phase = Phase::Passing {
+                pass: Box::pin(tokio::task::yield_now()),
+                begun: begun + 1,
+            };
         }
     }
-}
-
-/// Returns the output of `future`, or `None` once `end` has completed.
-pub(crate) async fn before<F: Future>(end: impl Future<Output = ()>, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    tokio::select! {
-        biased;
-        output = future.as_mut() => return Some(output),
-        () = end => {}
-    }
-    // If the caller's runtime was blocked, the answer may have arrived without being read yet.
-    for _ in 0..YIELDS {
-        tokio::task::yield_now().await;
-        if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
-            return Some(output);
-        }
-    }
-    None
 }
 
 /// Chance.

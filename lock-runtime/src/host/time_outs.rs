@@ -1,14 +1,18 @@
 //! Time-outs of one length. Nearly all are over before their time, since an answer arrives. In a timer wheel
 //! each would be entered and removed at a price; those of one length end in the order in which they began, so
-//! that here they stand in a row, and the lock thread has one timer for the first of them.
+//! that here they stand in a row, and the lock thread has one timer for the first of them. Threads that have
+//! nothing to do with each other use different rows.
 
 use std::collections::VecDeque;
+use std::num::NonZeroUsize;
 use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::host::{Host, Timer};
+use crate::host::{Host, Sharded, Timer};
 
 /// Time-outs that are longer, such as one of `Duration::MAX`, have no end that a clock can tell.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -20,11 +24,19 @@ const KEPT: usize = 1024;
 pub(crate) struct TimeOuts {
     host: Host,
     length: Duration,
-    row: Mutex<Row>,
+    rows: Sharded<Row>,
 }
 
 #[derive(Debug, Default)]
 struct Row {
+    /// The number below which all have ended, by their time or by being dropped. May be out of date for those
+    /// that were dropped.
+    ended: AtomicU64,
+    standing: Mutex<Standing>,
+}
+
+#[derive(Debug, Default)]
+struct Standing {
     /// The number of the first. Those with smaller ones are over.
     first: u64,
     /// In the order of their ends. `None` for one that was dropped.
@@ -40,6 +52,12 @@ struct Waiting {
 }
 
 impl Row {
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Standing {
     /// Forgets those at the front that were dropped.
     fn close_up(&mut self) {
         while let Some(None) = self.waiting.front() {
@@ -62,44 +80,52 @@ impl TimeOuts {
         Arc::new(Self {
             host: host.clone(),
             length: length.min(LONGEST),
-            row: Mutex::default(),
+            rows: Sharded::default(),
         })
-    }
-
-    fn row(&self) -> MutexGuard<'_, Row> {
-        self.row.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a future that completes after the length of these time-outs, counted from its first poll. Any
     /// runtime may drive it. Cancel safe.
     pub(crate) fn begin(self: &Arc<Self>) -> TimeOut<'_> {
         TimeOut {
-            row: self,
-            number: None,
+            all: self,
+            entered: None,
         }
     }
 
-    /// Enters a time-out, and returns its number.
-    fn enter(self: &Arc<Self>, waker: &Waker) -> u64 {
-        let waker = waker.clone();
-        let mut row = self.row();
+    /// Enters a time-out.
+    fn enter(self: &Arc<Self>, waker: &Waker) -> Entered {
+        let (id, waker) = (id_of(waker), waker.clone());
+        let at = self.rows.here();
+        let mut row = self.rows.at(at).standing();
         // Read while the row is locked, so that the ends are in order.
         let ends = Instant::now() + self.length;
         let number = row.first + row.waiting.len() as u64;
         row.waiting.push_back(Some(Waiting { ends, waker }));
         let is_watched = std::mem::replace(&mut row.is_watched, true);
         drop(row);
-        if !is_watched && self.host.spawn(watch(Arc::downgrade(self), self.host.clone())).is_err() {
+        if !is_watched
+            && self
+                .host
+                .spawn(watch(Arc::downgrade(self), at, self.host.clone()))
+                .is_err()
+        {
             // The next one tries again. A call that asks a store has started the lock thread before.
-            self.row().is_watched = false;
+            self.rows.at(at).standing().is_watched = false;
         }
-        number
+        Entered {
+            row: at,
+            number,
+            waker: id,
+        }
     }
 
-    /// Ends the time-outs whose time has come. Returns the time until the next one, or `None` if there is none.
-    fn end_due(&self, now: Instant) -> Option<Duration> {
+    /// Ends the time-outs of a row whose time has come. Returns the time until the next one, or `None` if there is
+    /// none.
+    fn end_due(&self, at: usize, now: Instant) -> Option<Duration> {
         let mut due = Vec::new();
-        let mut row = self.row();
+        let of_row = self.rows.at(at);
+        let mut row = of_row.standing();
         let next = loop {
             row.close_up();
             match row.waiting.front_mut() {
@@ -109,6 +135,7 @@ impl TimeOuts {
             }
         };
         row.is_watched = next.is_some();
+        of_row.ended.store(row.first, Ordering::Release);
         drop(row);
         for Waiting { waker, .. } in due {
             waker.wake();
@@ -117,16 +144,30 @@ impl TimeOuts {
     }
 }
 
-async fn watch(row: Weak<TimeOuts>, host: Host) {
-    while let Some(next) = row.upgrade().and_then(|row| row.end_due(Instant::now())) {
+async fn watch(all: Weak<TimeOuts>, row: usize, host: Host) {
+    while let Some(next) = all.upgrade().and_then(|all| all.end_due(row, Instant::now())) {
         host.sleep(Timer::LockThread, next).await;
     }
 }
 
 /// One time-out. See [`TimeOuts::begin`].
 pub(crate) struct TimeOut<'a> {
-    row: &'a Arc<TimeOuts>,
-    number: Option<u64>,
+    all: &'a Arc<TimeOuts>,
+    entered: Option<Entered>,
+}
+
+/// A time-out's place in a row. Small, since each waiting call has one.
+struct Entered {
+    row: usize,
+    number: u64,
+    waker: WakerId,
+}
+
+/// Identifies a waker, as [`Waker::will_wake`] does.
+type WakerId = (usize, NonZeroUsize);
+
+fn id_of(waker: &Waker) -> WakerId {
+    (waker.data().addr(), NonNull::from(waker.vtable()).addr())
 }
 
 impl Future for TimeOut<'_> {
@@ -134,20 +175,28 @@ impl Future for TimeOut<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // In a forked child, the row may have been locked by a thread that does not exist here.
-        if self.row.host.is_forked() {
+        if self.all.host.is_forked() {
             return Poll::Pending;
         }
-        let Some(number) = self.number else {
-            self.number = Some(self.row.enter(cx.waker()));
+        let all = self.all;
+        let Some(entered) = &mut self.entered else {
+            self.entered = Some(all.enter(cx.waker()));
             return Poll::Pending;
         };
-        let mut row = self.row.row();
-        let Some(Some(waiting)) = row.get(number) else {
+        let row = all.rows.at(entered.row);
+        if entered.number < row.ended.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
+        if entered.waker == id_of(cx.waker()) {
+            return Poll::Pending;
+        }
+        let mut row = row.standing();
+        let Some(Some(waiting)) = row.get(entered.number) else {
             return Poll::Ready(());
         };
-        let before =
-            (!waiting.waker.will_wake(cx.waker())).then(|| std::mem::replace(&mut waiting.waker, cx.waker().clone()));
+        let before = std::mem::replace(&mut waiting.waker, cx.waker().clone());
         drop(row);
+        entered.waker = id_of(cx.waker());
         // Dropping a waker may drop a task, which may have a time-out of its own.
         drop(before);
         Poll::Pending
@@ -157,11 +206,11 @@ impl Future for TimeOut<'_> {
 impl Drop for TimeOut<'_> {
     fn drop(&mut self) {
         // In a forked child, the row may have been locked by a thread that does not exist here.
-        let Some(number) = self.number.filter(|_| !self.row.host.is_forked()) else {
+        let Some(entered) = self.entered.as_ref().filter(|_| !self.all.host.is_forked()) else {
             return;
         };
-        let mut row = self.row.row();
-        let own = row.get(number).and_then(Option::take);
+        let mut row = self.all.rows.at(entered.row).standing();
+        let own = row.get(entered.number).and_then(Option::take);
         row.close_up();
         drop(row);
         drop(own);
@@ -182,6 +231,11 @@ mod tests {
         let host = Host::process();
         host.start().unwrap();
         TimeOuts::new(&host, length)
+    }
+
+    /// Returns the time-outs of this thread.
+    fn standing(row: &TimeOuts) -> MutexGuard<'_, Standing> {
+        row.rows.own().standing()
     }
 
     fn is_over(time_out: &mut TimeOut<'_>, waker: &Waker) -> bool {
@@ -208,16 +262,27 @@ mod tests {
         }
         drop(all.remove(2));
         drop(all.remove(0));
-        assert_eq!(row.row().waiting.len(), 3, "the second one is the first");
-        let end_of = |at: usize| row.row().waiting[at].as_ref().map(|one| one.ends).unwrap();
+        assert_eq!(standing(&row).waiting.len(), 3, "the second one is the first");
+        let end_of = |at: usize| standing(&row).waiting[at].as_ref().map(|one| one.ends).unwrap();
         let (first, last) = (end_of(0), end_of(2));
-        row.end_due(first);
+        row.end_due(row.rows.here(), first);
         assert!(is_over(&mut all[0], waker));
         assert_eq!(is_over(&mut all[1], waker), first == last);
-        assert_eq!(row.end_due(last), None);
+        assert_eq!(row.end_due(row.rows.here(), last), None);
         assert!(all.iter_mut().all(|one| is_over(one, waker)));
         drop(all);
-        assert!(row.row().waiting.is_empty() && !row.row().is_watched);
+        assert!(standing(&row).waiting.is_empty() && !standing(&row).is_watched);
+    }
+
+    #[test]
+    fn one_that_is_dropped_in_another_thread_leaves_its_row() {
+        let row = time_outs(LENGTH);
+        std::thread::scope(|scope| {
+            let mut one = row.begin();
+            assert!(!is_over(&mut one, Waker::noop()));
+            scope.spawn(move || drop(one));
+        });
+        assert!(standing(&row).waiting.is_empty());
     }
 
     #[test]
@@ -233,7 +298,7 @@ mod tests {
         let mut one = row.begin();
         assert!(!is_over(&mut one, Waker::noop()));
         assert!(!is_over(&mut one, &Arc::clone(&woken).into()));
-        row.end_due(Instant::now() + LENGTH);
+        row.end_due(row.rows.here(), Instant::now() + LENGTH);
         assert!(
             woken.0.load(std::sync::atomic::Ordering::SeqCst),
             "the one that polled first"

@@ -175,7 +175,7 @@ impl LockManager {
 
     async fn ask<T>(&self, key: &str, question: StoreFuture<'_, T>) -> Result<T, LockError> {
         let shared = self.shared();
-        if shared.backend.closed.is_cancelled() {
+        if shared.backend.closed.is_closed() {
             return Err(LockError::Closed {
                 key: key.into(),
                 began: false,

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::error::EndCause;
 use crate::error::LostReason;
+use crate::host::Sharded;
 use crate::key::CallSite;
 
 /// A snapshot of a manager's gauges, and of its counters since its creation. See
@@ -106,7 +107,11 @@ impl fmt::Display for Stats {
 
 /// The counters and gauges of a manager.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct Counters(Sharded<Shard>);
+
+/// What some threads have counted. A gauge that another thread has counted down wraps around.
+#[derive(Debug, Default)]
+struct Shard {
     held: AtomicU64,
     waiting: AtomicU64,
     /// In microseconds: nanoseconds would overflow within three weeks while 10,000 calls wait.
@@ -150,16 +155,17 @@ pub(crate) enum Event {
 impl Counters {
     /// Counts a call that begins to wait. It calls [`waited`](Self::waited) once it no longer does.
     pub(crate) fn waits(&self, site: CallSite) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.0.own().waiting.fetch_add(1, Ordering::Relaxed);
         metrics::waits(site);
     }
 
     /// Counts a call out that has waited for `span`. `site` is `None` in a forked child, where a thread of the
     /// parent may have locked the application's recorder.
     pub(crate) fn waited(&self, site: Option<CallSite>, span: Duration) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let shard = self.0.own();
+        shard.waiting.fetch_sub(1, Ordering::Relaxed);
         let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-        self.waited.fetch_add(micros, Ordering::Relaxed);
+        shard.waited.fetch_add(micros, Ordering::Relaxed);
         if let Some(site) = site {
             metrics::waited(site);
         }
@@ -167,12 +173,12 @@ impl Counters {
 
     /// Counts a held lock, until [`ends`](Self::ends) is called for it.
     pub(crate) fn holds(&self) {
-        self.held.fetch_add(1, Ordering::Relaxed);
+        self.0.own().held.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a lock out that a call no longer holds.
     pub(crate) fn ends(&self) {
-        self.held.fetch_sub(1, Ordering::Relaxed);
+        self.0.own().held.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Counts an event of a call, and gives it to the recorder. Must not be called while a lock is held, since a
@@ -184,19 +190,20 @@ impl Counters {
 
     /// Counts an event, and leaves the recorder to the caller.
     pub(crate) fn tally(&self, event: Event) {
+        let shard = self.0.own();
         let counter = match event {
-            Event::Acquired => &self.acquired,
-            Event::Passed => &self.passed,
-            Event::Coalesced => &self.coalesced,
-            Event::Busy => &self.busy,
-            Event::StoreFailed | Event::TooFewReplicas => &self.store_failures,
-            Event::Unconfirmed => &self.unconfirmed,
-            Event::Overrun => &self.overruns,
-            Event::Ended(EndCause::Lost(LostReason::Expired)) => &self.lost_expired,
-            Event::Ended(EndCause::Lost(LostReason::Taken)) => &self.lost_taken,
-            Event::Ended(EndCause::Lost(LostReason::Deleted)) => &self.lost_deleted,
-            Event::Ended(EndCause::Lost(LostReason::Unreachable)) => &self.lost_unreachable,
-            Event::Ended(EndCause::Hung) => &self.hung,
+            Event::Acquired => &shard.acquired,
+            Event::Passed => &shard.passed,
+            Event::Coalesced => &shard.coalesced,
+            Event::Busy => &shard.busy,
+            Event::StoreFailed | Event::TooFewReplicas => &shard.store_failures,
+            Event::Unconfirmed => &shard.unconfirmed,
+            Event::Overrun => &shard.overruns,
+            Event::Ended(EndCause::Lost(LostReason::Expired)) => &shard.lost_expired,
+            Event::Ended(EndCause::Lost(LostReason::Taken)) => &shard.lost_taken,
+            Event::Ended(EndCause::Lost(LostReason::Deleted)) => &shard.lost_deleted,
+            Event::Ended(EndCause::Lost(LostReason::Unreachable)) => &shard.lost_unreachable,
+            Event::Ended(EndCause::Hung) => &shard.hung,
             // A forked child's lock belongs to its parent, and a shutdown is not a failure.
             Event::Ended(EndCause::Lost(LostReason::Forked) | EndCause::Closed) => return,
         };
@@ -205,28 +212,33 @@ impl Counters {
 
     /// Counts a renewal, and leaves the recorder to the caller.
     pub(crate) fn renewed(&self) {
-        self.renewals.fetch_add(1, Ordering::Relaxed);
+        self.0.own().renewals.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn read(&self) -> Stats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let read = |counter: fn(&Shard) -> &AtomicU64| {
+            let parts = self.0.iter().map(|shard| counter(shard).load(Ordering::Relaxed));
+            parts.fold(0, u64::wrapping_add)
+        };
+        // Less than none, if one has begun in a shard that was read before, and has ended in another one since.
+        let gauge = |gauge| read(gauge).cast_signed().max(0).cast_unsigned();
         Stats {
-            held: read(&self.held),
-            waiting: read(&self.waiting),
-            waited: Duration::from_micros(read(&self.waited)),
-            acquired: read(&self.acquired),
-            passed: read(&self.passed),
-            coalesced: read(&self.coalesced),
-            busy: read(&self.busy),
-            store_failures: read(&self.store_failures),
-            renewals: read(&self.renewals),
-            lost_expired: read(&self.lost_expired),
-            lost_taken: read(&self.lost_taken),
-            lost_deleted: read(&self.lost_deleted),
-            lost_unreachable: read(&self.lost_unreachable),
-            unconfirmed: read(&self.unconfirmed),
-            hung: read(&self.hung),
-            overruns: read(&self.overruns),
+            held: gauge(|shard| &shard.held),
+            waiting: gauge(|shard| &shard.waiting),
+            waited: Duration::from_micros(read(|shard| &shard.waited)),
+            acquired: read(|shard| &shard.acquired),
+            passed: read(|shard| &shard.passed),
+            coalesced: read(|shard| &shard.coalesced),
+            busy: read(|shard| &shard.busy),
+            store_failures: read(|shard| &shard.store_failures),
+            renewals: read(|shard| &shard.renewals),
+            lost_expired: read(|shard| &shard.lost_expired),
+            lost_taken: read(|shard| &shard.lost_taken),
+            lost_deleted: read(|shard| &shard.lost_deleted),
+            lost_unreachable: read(|shard| &shard.lost_unreachable),
+            unconfirmed: read(|shard| &shard.unconfirmed),
+            hung: read(|shard| &shard.hung),
+            overruns: read(|shard| &shard.overruns),
         }
     }
 }
@@ -248,6 +260,21 @@ mod tests {
     fn gauges(locks: &LockManager) -> (u64, u64) {
         let stats = locks.stats();
         (stats.held, stats.waiting)
+    }
+
+    /// Each thread counts in a part of its own.
+    #[test]
+    fn a_lock_that_another_thread_releases_is_held_no_more() -> Outcome {
+        let locks = LockManager::builder("memory://").build()?;
+        for _ in 0..3 {
+            let guard = std::thread::scope(|scope| scope.spawn(|| locks.lock("k").acquire_blocking()).join());
+            let guard = guard.map_err(|_| "the thread has panicked")??;
+            assert_eq!(gauges(&locks), (1, 0));
+            drop(guard);
+            assert_eq!(gauges(&locks), (0, 0));
+        }
+        assert_eq!(locks.stats().acquired, 3);
+        Ok(())
     }
 
     fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Output> {

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::host::{self, Clock, Host, Moment, Sleep, TimeOut, TimeOuts, Timer, TokioClock};
 use crate::store::responder::{Awaited, Responder};
-use crate::store::{self, Effect, Limited, LockStore, Ownership, Receipt, ReleaseRequest, StoreError};
+use crate::store::{self, Dispatch, Effect, Limited, LockStore, Ownership, Receipt, ReleaseRequest, StoreError};
 
 /// The number of response time-outs for which a release waits for earlier ones.
 const PATIENCE: u32 = 10;
@@ -84,27 +84,32 @@ impl Access {
 
     /// Waits until the store takes it, sends one release, and waits for the answer until the response time-out.
     pub(crate) async fn release(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
-        if let Some(answer) = self.release_in_batch(request) {
-            let awaited = InBatch::sent(self, request.receipt);
-            let answer = self.in_time(timer, self.response_timeout, &*answer).await;
-            match awaited.until(answer) {
-                Some(Err(error)) if error.effect() == Effect::None => {}
-                answer => return answer.unwrap_or_else(store::no_answer),
+        let answer = match self.dispatch(request) {
+            (Dispatch::ByItself(answer), _) => self.in_time(timer, self.response_timeout, answer).await,
+            (Dispatch::InBatch, Some(answer)) => {
+                let awaited = InBatch::sent(self, request.receipt);
+                let answer = self.in_time(timer, self.response_timeout, &*answer).await;
+                awaited.until(answer)
             }
+            (Dispatch::InBatch | Dispatch::Declined, _) => return self.release_when_ready(timer, request).await,
+        };
+        match answer {
+            Some(Err(error)) if error.effect() == Effect::None => self.release_when_ready(timer, request).await,
+            answer => answer.unwrap_or_else(store::no_answer),
         }
-        self.release_alone(timer, request).await
     }
 
-    /// Sends a release in a batch, if the store is about to send one. Returns the place for the answer.
-    fn release_in_batch(&self, request: &ReleaseRequest<'_>) -> Option<Arc<Awaited<Ownership>>> {
+    /// Sends one release at once, if the store can. Returns the place for the answer as well, if it comes from a
+    /// batch.
+    fn dispatch(&self, request: &ReleaseRequest<'_>) -> (Dispatch<Ownership>, Option<Arc<Awaited<Ownership>>>) {
         let answer = OnceCell::<Arc<Awaited<Ownership>>>::new();
         let responder = || Responder::to(Arc::clone(answer.get_or_init(Arc::default)) as _);
-        let is_sent = self.store.release_in_batch(request, &responder);
-        answer.into_inner().filter(|_| is_sent)
+        let dispatch = self.store.send_release(request, &responder);
+        (dispatch, answer.into_inner())
     }
 
-    /// Does the same without a batch.
-    async fn release_alone(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
+    /// Waits until the store takes a release, and sends it then.
+    async fn release_when_ready(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
         let patience = self.response_timeout.saturating_mul(PATIENCE);
         // The one asked is that of this thread's connection.
         if !request.elsewhere

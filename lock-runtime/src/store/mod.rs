@@ -206,21 +206,28 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         false
     }
 
-    /// Sends an attempt together with other requests of this runtime, and before everything that this runtime
-    /// sends later. Returns without waiting for the answer, which goes to `responder`.
+    /// Sends an attempt at once, if the store can, and before everything that this runtime sends later.
     ///
-    /// Returns `false`, and does not call `responder`, if the store is not about to send many requests, or
-    /// cannot send this one so: use [`acquire`](Self::acquire). So it is by default.
-    fn acquire_in_batch(&self, request: &AcquireRequest<'_>, responder: &dyn Fn() -> Responder<Attempt>) -> bool {
+    /// `responder` is called only for a request that goes into a batch. By default nothing is sent: use
+    /// [`acquire`](Self::acquire).
+    fn send_acquire(
+        &self,
+        request: &AcquireRequest<'_>,
+        responder: &dyn Fn() -> Responder<Attempt>,
+    ) -> Dispatch<Attempt> {
         let _ = (request, responder);
-        false
+        Dispatch::Declined
     }
 
-    /// Sends a release as [`acquire_in_batch`](Self::acquire_in_batch) sends an attempt. Returns `false` if
-    /// the store does not: use [`release`](Self::release).
-    fn release_in_batch(&self, request: &ReleaseRequest<'_>, responder: &dyn Fn() -> Responder<Ownership>) -> bool {
+    /// Sends a release as [`send_acquire`](Self::send_acquire) sends an attempt. By default nothing is sent:
+    /// use [`release`](Self::release).
+    fn send_release(
+        &self,
+        request: &ReleaseRequest<'_>,
+        responder: &dyn Fn() -> Responder<Ownership>,
+    ) -> Dispatch<Ownership> {
         let _ = (request, responder);
-        false
+        Dispatch::Declined
     }
 
     /// Tells the store that the answer to a request in a batch, with this receipt, is awaited no more, and was
@@ -389,6 +396,30 @@ pub enum Limited {
     Acquires,
     /// Requests that others wait for: they release a lock, or take one that was handed over.
     Releases,
+}
+
+/// The way in which a store sends a request. See [`LockStore::send_acquire`].
+///
+/// After an answer with [`Effect::None`] the runtime asks again, by [`LockStore::acquire`] or
+/// [`LockStore::release`].
+#[must_use = "a request that is sent by itself is not sent before its future is polled"]
+pub enum Dispatch<T> {
+    /// The store does not send it at once.
+    Declined,
+    /// Together with other requests. The answer goes to the [`Responder`].
+    InBatch,
+    /// By itself, by the first poll of this future. Dropping the future gives up the answer.
+    ByItself(StoreFuture<'static, T>),
+}
+
+impl<T> fmt::Debug for Dispatch<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Declined => "Declined",
+            Self::InBatch => "InBatch",
+            Self::ByItself(_) => "ByItself",
+        })
+    }
 }
 
 /// A request for a lock.

@@ -17,7 +17,7 @@ pub(crate) trait Receive<T>: Send + Sync {
 }
 
 /// The receiver of the answer to a request that a store sends in a batch. See
-/// [`LockStore::acquire_in_batch`](crate::store::LockStore::acquire_in_batch).
+/// [`LockStore::send_acquire`](crate::store::LockStore::send_acquire).
 ///
 /// Dropping it answers that the outcome is unknown.
 #[must_use = "dropping it answers that the outcome is unknown"]
@@ -29,9 +29,6 @@ impl<T> Responder<T> {
     }
 
     /// Gives the answer. Does not block.
-    ///
-    /// After an error with [`Effect::None`](crate::store::Effect::None) the runtime asks again, by itself:
-    /// [`acquire`](crate::store::LockStore::acquire) or [`release`](crate::store::LockStore::release).
     pub fn respond(mut self, answer: Result<T, StoreError>) {
         if let Some(receiver) = self.0.take() {
             receiver.receive(answer);

@@ -100,7 +100,7 @@ impl Pace {
     /// Shuts a manager down: lets its bodies run for `grace`, then ends its locks, and waits until
     /// all are released or their leases are over.
     pub(crate) async fn shut_down(&self, manager: &Backend, grace: Duration) {
-        manager.closed.cancel();
+        manager.closed.close();
         manager.held.close();
         let (_, timer) = self.now(manager.host());
         self.end_held(manager, timer, grace).await;

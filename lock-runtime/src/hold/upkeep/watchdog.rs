@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -119,6 +119,7 @@ struct Queue {
 /// A scheduler for locks that use one clock.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
+    this: Weak<Self>,
     clock: Arc<dyn Clock>,
     timer: Timer,
     /// `true` if the scheduler keeps running when nothing is scheduled.
@@ -164,7 +165,8 @@ impl Watchdog {
     }
 
     fn make(clock: Arc<dyn Clock>, timer: Timer, lasting: bool) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
             clock,
             timer,
             lasting,
@@ -491,7 +493,7 @@ impl Keeper for Watchdog {
         self.timer
     }
 
-    fn watch(self: Arc<Self>, held: &Arc<Tenure>) {
+    fn watch(&self, held: &Arc<Tenure>) {
         let start = {
             let mut schedule = self.schedule();
             let mut plan = held.plan();
@@ -506,8 +508,8 @@ impl Keeper for Watchdog {
             }
             !std::mem::replace(&mut schedule.running, true)
         };
-        if start {
-            self.start(held.manager.host());
+        if start && let Some(this) = self.this.upgrade() {
+            this.start(held.manager.host());
         }
     }
 

@@ -27,8 +27,8 @@ use crate::host::Host;
 use crate::store::health::{ServerHealth, ServerRole};
 use crate::store::info::LockInfo;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, HolderValue, Lane, Limited, LockPage,
-    LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseReport, ReleaseRequest,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Dispatch, Fence, FencingToken, HolderValue, Lane, Limited,
+    LockPage, LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseReport, ReleaseRequest,
     RenewRequest, Replicated, Responder, StoreError, StoreFuture,
 };
 pub use cluster::ClusterStore;
@@ -297,12 +297,22 @@ impl LockStore for RedisStore {
         })
     }
 
-    fn acquire_in_batch(&self, request: &AcquireRequest<'_>, responder: &dyn Fn() -> Responder<Attempt>) -> bool {
-        self.put_acquire(request, responder).is_some()
+    fn send_acquire(
+        &self,
+        request: &AcquireRequest<'_>,
+        responder: &dyn Fn() -> Responder<Attempt>,
+    ) -> Dispatch<Attempt> {
+        let way = self.commands.way(Limited::Acquires);
+        way.map_or(Dispatch::Declined, |way| self.send_attempt(way, request, responder))
     }
 
-    fn release_in_batch(&self, request: &ReleaseRequest<'_>, responder: &dyn Fn() -> Responder<Ownership>) -> bool {
-        self.put_release(request, responder).is_some()
+    fn send_release(
+        &self,
+        request: &ReleaseRequest<'_>,
+        responder: &dyn Fn() -> Responder<Ownership>,
+    ) -> Dispatch<Ownership> {
+        let way = self.commands.way(Limited::Releases);
+        way.map_or(Dispatch::Declined, |way| self.send_back(way, request, responder))
     }
 
     fn gave_up(&self, receipt: &Receipt, waited: Duration) {
@@ -310,7 +320,7 @@ impl LockStore for RedisStore {
     }
 
     fn release_in_order(&self, request: &ReleaseRequest<'_>, report: ReleaseReport) -> Result<(), ReleaseReport> {
-        self.send_release(request, report)
+        self.release_through_the_batcher(request, report)
     }
 
     fn ready(&self, what: Limited, _: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {

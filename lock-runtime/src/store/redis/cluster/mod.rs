@@ -37,8 +37,8 @@ use crate::key::KeyProblem;
 use crate::store::health::{ServerHealth, ServerRole};
 use crate::store::info::LockInfo;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, HolderValue, Lane, Limited, LockPage,
-    LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseReport, ReleaseRequest,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Dispatch, Fence, FencingToken, HolderValue, Lane, Limited,
+    LockPage, LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseReport, ReleaseRequest,
     RenewRequest, Replicated, Responder, StoreError, StoreFuture,
 };
 
@@ -539,15 +539,27 @@ impl LockStore for ClusterStore {
     }
 
     // What a node answers that does not have the slot changes nothing there, so the same request is then made
-    // without a batch, and finds its way.
-    fn acquire_in_batch(&self, request: &AcquireRequest<'_>, responder: &dyn Fn() -> Responder<Attempt>) -> bool {
+    // by `acquire` or `release`, and finds its way.
+    fn send_acquire(
+        &self,
+        request: &AcquireRequest<'_>,
+        responder: &dyn Fn() -> Responder<Attempt>,
+    ) -> Dispatch<Attempt> {
         let node = self.nodes.owner(slot_of(request.key));
-        node.is_some_and(|node| node.store.acquire_in_batch(request, responder))
+        node.map_or(Dispatch::Declined, |node| {
+            node.send(|store| store.send_acquire(request, responder))
+        })
     }
 
-    fn release_in_batch(&self, request: &ReleaseRequest<'_>, responder: &dyn Fn() -> Responder<Ownership>) -> bool {
+    fn send_release(
+        &self,
+        request: &ReleaseRequest<'_>,
+        responder: &dyn Fn() -> Responder<Ownership>,
+    ) -> Dispatch<Ownership> {
         let node = self.nodes.owner(slot_of(request.key));
-        node.is_some_and(|node| node.store.release_in_batch(request, responder))
+        node.map_or(Dispatch::Declined, |node| {
+            node.send(|store| store.send_release(request, responder))
+        })
     }
 
     fn gave_up(&self, receipt: &Receipt, waited: Duration) {

@@ -84,6 +84,7 @@ pub(in crate::store::redis) enum What {
 }
 
 /// A request that a script carries out, alone or in one run with others.
+#[derive(Clone)]
 pub(in crate::store::redis) enum Request {
     Acquire(Acquire),
     Release(Release),
@@ -148,6 +149,7 @@ impl Take {
 }
 
 /// A request for a lock that takes a script.
+#[derive(Clone)]
 pub(in crate::store::redis) struct Acquire {
     pub(in crate::store::redis) lock: Arc<str>,
     pub(in crate::store::redis) value: Arc<str>,
@@ -285,15 +287,17 @@ impl Reply {
                     report(Some(answer));
                 }
             }
-            Self::Taken(responder, value) => {
-                let attempt = read(answer, |answer| taken(answer, &value, None));
-                let twice = || StoreError::unknown("the server was asked twice");
-                responder.respond(attempt.and_then(|attempt| attempt.ok_or_else(twice)));
-            }
+            Self::Taken(responder, value) => responder.respond(taken_first(answer, &value)),
             Self::Attempt(responder) => responder.respond(read(answer, attempt)),
             Self::Ownership(responder, verdict) => responder.respond(read(answer, verdict)),
         }
     }
+}
+
+/// Reads the answer to a [`Take`] whose value was never sent before.
+pub(in crate::store::redis) fn taken_first(answer: Answer, value: &str) -> Result<Attempt, StoreError> {
+    let attempt = read(answer, |answer| taken(answer, value, None))?;
+    attempt.ok_or_else(|| StoreError::unknown("the server was asked twice"))
 }
 
 fn read<T>(answer: Answer, read: impl Fn(&Value) -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -480,11 +484,6 @@ impl Sender {
         queued.load(Ordering::Acquire) > 0
             || is_crowded.load(Ordering::Relaxed)
             || waited_for.load(Ordering::Relaxed) > *direct
-    }
-
-    /// Returns `true` if the batcher is about to send many commands, and has room for another one of this kind.
-    pub(super) fn takes_one_more(&self, kind: Limited) -> bool {
-        self.is_busy() && self.is_ready(kind)
     }
 
     /// Counts a command that is sent without the batcher, until the returned value is dropped.

@@ -19,6 +19,21 @@ use crate::store::{Limited, Receipt, ReleaseRequest, StoreError, StoreFuture};
 const REPEATED_FOR: Duration = Duration::from_secs(60);
 const REPEAT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The way of a command to the server.
+pub(in crate::store::redis) enum Way {
+    /// Through the batcher of the connection, which is about to send many commands.
+    InBatch(Arc<Connection>),
+    ByItself(ConnectionSlot, Arc<Connection>),
+}
+
+impl Way {
+    pub(in crate::store::redis) fn connection(&self) -> &Connection {
+        match self {
+            Self::InBatch(live) | Self::ByItself(_, live) => live,
+        }
+    }
+}
+
 /// The slots for acquires and releases, one for each runtime that drives them.
 pub(in crate::store::redis) struct RuntimeConnections {
     inner: Arc<Inner>,
@@ -224,14 +239,20 @@ impl RuntimeConnections {
         }
     }
 
-    /// Returns the connection of the current runtime, if its batcher is about to send many commands and takes
-    /// one more of this kind.
-    pub(in crate::store::redis) fn batching(&self, what: Limited) -> Option<Arc<Connection>> {
+    /// Returns the way of a command of this kind from the current runtime, or `None` if it cannot be sent at
+    /// once.
+    pub(in crate::store::redis) fn way(&self, what: Limited) -> Option<Way> {
         self.look_at_this_runtimes(|slot| {
             let is_usable = |live: &Arc<_>| !self.is_asking && !slot.may_have_ended(live);
             let live = slot.up().filter(is_usable)?;
-            let takes_one_more = live.batcher.as_ref()?.takes_one_more(what);
-            takes_one_more.then_some(live)
+            let batcher = live.batcher.as_ref()?;
+            let (is_busy, is_ready) = (batcher.is_busy(), batcher.is_ready(what));
+            let way = if is_busy {
+                Way::InBatch(live)
+            } else {
+                Way::ByItself(slot.clone(), live)
+            };
+            is_ready.then_some(way)
         })
     }
 

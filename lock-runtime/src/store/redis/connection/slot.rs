@@ -619,23 +619,17 @@ impl ConnectionSlot {
         }
     }
 
-    /// Takes or releases a lock by a script. `request` makes the request, once more where it has to be sent again by
-    /// itself.
-    pub(in crate::store::redis) async fn run(
-        &self,
-        live: &Connection,
-        request: impl Fn() -> Request,
-    ) -> Result<Value, RedisError> {
-        let command = |request: &Request, by| request.command(by, live.server.is_7, self.names());
-        let batcher = self.batcher_of(live);
+    /// Takes or releases a lock by a script.
+    pub(in crate::store::redis) async fn run(&self, live: &Connection, request: Request) -> Result<Value, RedisError> {
+        let command = |by| request.command(by, live.server.is_7, self.names());
         let may_ask_again;
-        let answer = if let Some(batcher) = batcher {
-            let request = request();
+        let answer = if let Some(batcher) = self.batcher_of(live) {
             may_ask_again = matches!(request, Request::Acquire(_));
-            self.send(live, batcher, request.limited(), What::Script(request)).await
+            let what = What::Script(request.clone());
+            self.send(live, batcher, request.limited(), what).await
         } else {
             may_ask_again = false;
-            batcher::the_one(self.send_directly(live, command(&request(), By::Hash)).await)
+            batcher::the_one(self.send_directly(live, command(By::Hash)).await)
         };
         let again = match &answer {
             Err(error) if failure::is_missing_script(error) => By::Source,
@@ -646,12 +640,8 @@ impl ConnectionSlot {
             _ => return answer,
         };
         // Boxed, since it is rare.
-        let alone = Box::pin(async {
-            let request = request();
-            let again = command(&request, again);
-            self.call(live, request.limited(), request.lock(), again).await
-        });
-        batcher::the_one(alone.await)
+        let again = Box::pin(self.call(live, request.limited(), request.lock(), command(again)));
+        batcher::the_one(again.await)
     }
 
     /// Returns `true` if the server is one of several masters, and keeps a mark.

@@ -67,15 +67,13 @@ impl RedisStore {
         request: &AcquireRequest<'_>,
         terms: Terms,
     ) -> Result<Attempt, StoreError> {
-        let acquire = || {
-            Request::Acquire(Acquire {
-                lock: Arc::clone(request.key),
-                value: Arc::clone(request.value.text()),
-                ttl: millis(request.ttl),
-                terms,
-            })
+        let acquire = Acquire {
+            lock: Arc::clone(request.key),
+            value: Arc::clone(request.value.text()),
+            ttl: millis(request.ttl),
+            terms,
         };
-        let answer = commands.run(live, acquire).await;
+        let answer = commands.run(live, Request::Acquire(acquire)).await;
         attempt(&answer.map_err(|error| sort(&error, true))?)
     }
 
@@ -152,11 +150,10 @@ impl RedisStore {
     pub(in crate::store::redis) async fn give_back(&self, request: &ReleaseRequest<'_>) -> Result<Value, StoreError> {
         let (commands, live) = self.commands.for_release(request).await?;
         request.receipt.sent_on(live.number);
-        let release = || self.release_of(request);
-        let answer = commands.run(&live, || Request::Release(release())).await;
+        let answer = commands.run(&live, Request::Release(self.release_of(request))).await;
         let answer = answer.map_err(|error| sort(&error, true))?;
         // Not before: a call that learns from a repeated release that its lock is gone takes it for lost.
-        self.commands.note_released(release);
+        self.commands.note_released(|| self.release_of(request));
         if answer == LEFT_FREE
             && let Some(free) = request.leave_free
         {
