@@ -109,9 +109,11 @@ impl Acquisition {
                     None => None,
                 }
             };
-            // If nothing was done, asks again.
-            let is_known = |answer: &Option<Result<_, StoreError>>| !matches!(answer, Some(Err(error)) if error.effect() == Effect::None);
-            if let Some(answer) = answer.filter(is_known) {
+            // What a batch has not done, perhaps for the sake of another lock in it, is asked for again.
+            let is_undone = |answer: &Option<Result<_, StoreError>>| {
+                pending.is_in_batch() && matches!(answer, Some(Err(error)) if error.effect() == Effect::None)
+            };
+            if let Some(answer) = answer.filter(|answer| !is_undone(answer)) {
                 return Some(self.settle(seen, pending, sent, answer));
             }
             // Boxed, since it is much larger, and not needed where many locks are taken.

@@ -57,6 +57,11 @@ impl<'a> UnconfirmedAcquire<'a> {
         Some(Asked::new(&self.caller, by_itself))
     }
 
+    /// Returns `true` if the attempt was sent in a batch.
+    pub(super) fn is_in_batch(&self) -> bool {
+        self.in_batch.load(Ordering::Relaxed) != 0
+    }
+
     pub(super) fn value(&self) -> &HolderValue {
         &self.value
     }

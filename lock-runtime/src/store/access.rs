@@ -85,7 +85,10 @@ impl Access {
     /// Waits until the store takes it, sends one release, and waits for the answer until the response time-out.
     pub(crate) async fn release(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
         let answer = match self.dispatch(request) {
-            (Dispatch::ByItself(answer), _) => self.in_time(timer, self.response_timeout, answer).await,
+            (Dispatch::ByItself(answer), _) => {
+                let answer = self.in_time(timer, self.response_timeout, answer).await;
+                return answer.unwrap_or_else(store::no_answer);
+            }
             (Dispatch::InBatch, Some(answer)) => {
                 let awaited = InBatch::sent(self, request.receipt);
                 let answer = self.in_time(timer, self.response_timeout, &*answer).await;

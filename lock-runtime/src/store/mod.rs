@@ -399,14 +399,12 @@ pub enum Limited {
 }
 
 /// The way in which a store sends a request. See [`LockStore::send_acquire`].
-///
-/// After an answer with [`Effect::None`] the runtime asks again, by [`LockStore::acquire`] or
-/// [`LockStore::release`].
 #[must_use = "a request that is sent by itself is not sent before its future is polled"]
 pub enum Dispatch<T> {
     /// The store does not send it at once.
     Declined,
-    /// Together with other requests. The answer goes to the [`Responder`].
+    /// Together with other requests. The answer goes to the [`Responder`]. If it is an error with
+    /// [`Effect::None`], the runtime asks again, by [`LockStore::acquire`] or [`LockStore::release`].
     InBatch,
     /// By itself, by the first poll of this future. Dropping the future gives up the answer.
     ByItself(StoreFuture<'static, T>),

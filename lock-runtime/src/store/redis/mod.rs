@@ -227,10 +227,7 @@ fn dial(host: &Host, info: &ConnectionInfo, settings: &RedisSettings) -> Result<
 
 impl LockStore for RedisStore {
     fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
-        if request.value.is_shared() {
-            return Box::pin(self.acquire_shared(request));
-        }
-        Box::pin(self.acquire_exclusive(request))
+        Box::pin(self.attempt(request))
     }
 
     fn acquire_all<'a>(&'a self, request: &'a AcquireAllRequest<'a>) -> StoreFuture<'a, AttemptAll> {
@@ -265,10 +262,7 @@ impl LockStore for RedisStore {
     }
 
     fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
-        if request.value.is_shared() {
-            return Box::pin(self.release_shared(request));
-        }
-        Box::pin(self.release_exclusive(request))
+        Box::pin(self.give_back(request))
     }
 
     fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
@@ -320,7 +314,7 @@ impl LockStore for RedisStore {
     }
 
     fn release_in_order(&self, request: &ReleaseRequest<'_>, report: ReleaseReport) -> Result<(), ReleaseReport> {
-        self.release_through_the_batcher(request, report)
+        self.give_back_in_order(request, report)
     }
 
     fn ready(&self, what: Limited, _: &str, most: Duration) -> Option<StoreFuture<'_, ()>> {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::watch;
 
-use self::node::Common;
+use self::node::{Common, Node};
 use self::nodes::{NO_LANE, Nodes};
 use self::route::Route;
 use self::slot::slot_of;
@@ -29,6 +29,7 @@ use self::topology::Topology;
 pub(crate) use self::url::ClusterUrl;
 #[cfg(feature = "custom-store")]
 use super::TimeOuts;
+use super::connection::Way;
 use super::connection::failure::{Address, Redirect, redirect};
 use super::keyspace::Keyspace;
 use super::{RedisSettings, SKEW};
@@ -449,6 +450,13 @@ impl ClusterStore {
         }
     }
 
+    /// Returns the node that has a key's slot, and the way into its batch, if it is about to send one.
+    fn way_into_batch(&self, key: &str, what: Limited) -> Option<(Arc<Node>, Way)> {
+        let node = self.nodes.owner(slot_of(key))?;
+        let way = node.store.commands.way(what)?;
+        matches!(way, Way::InBatch(_)).then_some((node, way))
+    }
+
     /// Takes a lock. While its slot is on its way to another node, and the lock and its queue are on
     /// different ones, takes the lock alone if the call needs nothing else.
     async fn take_one(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
@@ -538,17 +546,17 @@ impl LockStore for ClusterStore {
         Box::pin(self.give_back_one(request))
     }
 
-    // What a node answers that does not have the slot changes nothing there, so the same request is then made
-    // by `acquire` or `release`, and finds its way.
+    // Only in batches: one by itself finds its way if the node does not have the slot. What such a node answers to
+    // one in a batch changes nothing there, so the same request is then made by `acquire` or `release`.
     fn send_acquire(
         &self,
         request: &AcquireRequest<'_>,
         responder: &dyn Fn() -> Responder<Attempt>,
     ) -> Dispatch<Attempt> {
-        let node = self.nodes.owner(slot_of(request.key));
-        node.map_or(Dispatch::Declined, |node| {
-            node.send(|store| store.send_acquire(request, responder))
-        })
+        match self.way_into_batch(request.key, Limited::Acquires) {
+            Some((node, way)) => node.store.send_attempt(way, request, responder),
+            None => Dispatch::Declined,
+        }
     }
 
     fn send_release(
@@ -556,10 +564,10 @@ impl LockStore for ClusterStore {
         request: &ReleaseRequest<'_>,
         responder: &dyn Fn() -> Responder<Ownership>,
     ) -> Dispatch<Ownership> {
-        let node = self.nodes.owner(slot_of(request.key));
-        node.map_or(Dispatch::Declined, |node| {
-            node.send(|store| store.send_release(request, responder))
-        })
+        match self.way_into_batch(request.key, Limited::Releases) {
+            Some((node, way)) => node.store.send_back(way, request, responder),
+            None => Dispatch::Declined,
+        }
     }
 
     fn gave_up(&self, receipt: &Receipt, waited: Duration) {

@@ -17,7 +17,7 @@ use crate::store::redis::connection::{Board, Place, Server};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::sentinel::at;
 use crate::store::redis::settings::TimeOuts;
-use crate::store::{Dispatch, Lane, StoreError};
+use crate::store::{Lane, StoreError};
 
 /// The time for which a node that has no slot stays, after it was asked about one that is on its way
 /// there.
@@ -143,17 +143,6 @@ impl Node {
 
     pub(super) fn is_retired(&self) -> bool {
         self.retired.is_cancelled()
-    }
-
-    /// Sends a request to the node at once. If it goes by itself, its answer does not count either once the node
-    /// is given up; the batches end by themselves.
-    pub(super) fn send<T: 'static>(self: Arc<Self>, send: impl FnOnce(&RedisStore) -> Dispatch<T>) -> Dispatch<T> {
-        match send(&self.store) {
-            Dispatch::ByItself(answer) => {
-                Dispatch::ByItself(Box::pin(async move { self.unless_retired(answer).await }))
-            }
-            other => other,
-        }
     }
 
     /// Waits for an answer, unless the node is given up first: its answer then does not count.

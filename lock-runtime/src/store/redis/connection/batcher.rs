@@ -132,6 +132,15 @@ pub(in crate::store::redis) struct Take {
 }
 
 impl Take {
+    /// Returns the same request without a script.
+    pub(in crate::store::redis) fn of(acquire: &Acquire) -> Self {
+        Self {
+            lock: Arc::clone(&acquire.lock),
+            value: Arc::clone(&acquire.value),
+            ttl: acquire.ttl,
+        }
+    }
+
     pub(in crate::store::redis) fn new(lock: &Arc<str>, value: &HolderValue, ttl: u64) -> Self {
         Self {
             lock: Arc::clone(lock),
@@ -287,17 +296,15 @@ impl Reply {
                     report(Some(answer));
                 }
             }
-            Self::Taken(responder, value) => responder.respond(taken_first(answer, &value)),
+            Self::Taken(responder, value) => {
+                let attempt = read(answer, |answer| taken(answer, &value, None));
+                let twice = || StoreError::unknown("the server was asked twice");
+                responder.respond(attempt.and_then(|attempt| attempt.ok_or_else(twice)));
+            }
             Self::Attempt(responder) => responder.respond(read(answer, attempt)),
             Self::Ownership(responder, verdict) => responder.respond(read(answer, verdict)),
         }
     }
-}
-
-/// Reads the answer to a [`Take`] whose value was never sent before.
-pub(in crate::store::redis) fn taken_first(answer: Answer, value: &str) -> Result<Attempt, StoreError> {
-    let attempt = read(answer, |answer| taken(answer, value, None))?;
-    attempt.ok_or_else(|| StoreError::unknown("the server was asked twice"))
 }
 
 fn read<T>(answer: Answer, read: impl Fn(&Value) -> Result<T, StoreError>) -> Result<T, StoreError> {

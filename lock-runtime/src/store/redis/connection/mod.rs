@@ -19,7 +19,7 @@ mod tls;
 mod traffic;
 
 pub(in crate::store::redis) use batcher::{
-    Acquire, AcquireMode, Release, Reply, Report, Request, SHARED_TOGETHER, Take, Terms, What, taken_first, the_one,
+    Acquire, AcquireMode, Release, Reply, Report, Request, SHARED_TOGETHER, Take, Terms, What, the_one,
 };
 pub(in crate::store::redis) use eval::{eval, eval_about, eval_for_lock};
 pub(in crate::store::redis) use handshake::Capabilities;
@@ -27,5 +27,5 @@ pub(in crate::store::redis) use health::Board;
 pub(in crate::store::redis) use mark::Mark;
 pub(in crate::store::redis) use place::{CurrentMaster, Place};
 pub(in crate::store::redis) use released::Unheard;
-pub(in crate::store::redis) use runtime_connections::{RuntimeConnections, Way};
+pub(in crate::store::redis) use runtime_connections::{Noting, RuntimeConnections, Way};
 pub(in crate::store::redis) use slot::{Connection, ConnectionSlot, Purpose, Push, PushReceiver, Server};

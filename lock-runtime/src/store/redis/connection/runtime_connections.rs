@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::batcher::{Release, SHARED_TOGETHER, TOGETHER};
+use super::batcher::{Release, Request, SHARED_TOGETHER, TOGETHER};
 use super::failure;
 use super::released::{Released, Unheard};
 use super::slot::{Connection, ConnectionSlot, Purpose, Server};
@@ -30,6 +30,19 @@ impl Way {
     pub(in crate::store::redis) fn connection(&self) -> &Connection {
         match self {
             Self::InBatch(live) | Self::ByItself(_, live) => live,
+        }
+    }
+}
+
+/// Records a release once it is answered.
+pub(in crate::store::redis) struct Noting(Weak<Inner>);
+
+impl Noting {
+    pub(in crate::store::redis) fn note(self, request: &Request) {
+        if let Some(inner) = self.0.upgrade()
+            && let Request::Release(release) = request
+        {
+            inner.released.note(inner.host.now(), release.clone());
         }
     }
 }
@@ -256,16 +269,11 @@ impl RuntimeConnections {
         })
     }
 
-    /// Returns a function that does the same as [`note_released`](Self::note_released) later, and does not keep
-    /// the connections. `None` if no other server can take over.
-    pub(in crate::store::redis) fn noting(&self, release: &Release) -> Option<impl FnOnce() + Send + 'static> {
+    /// Returns what does the same as [`note_released`](Self::note_released) later, and does not keep the
+    /// connections. `None` if no other server can take over.
+    pub(in crate::store::redis) fn noting(&self) -> Option<Noting> {
         let may_be_succeeded = self.inner.server.place.may_be_succeeded();
-        let (inner, release) = may_be_succeeded.then(|| (Arc::downgrade(&self.inner), release.clone()))?;
-        Some(move || {
-            if let Some(inner) = inner.upgrade() {
-                inner.released.note(inner.host.now(), release);
-            }
-        })
+        may_be_succeeded.then(|| Noting(Arc::downgrade(&self.inner)))
     }
 
     /// Returns the connection with this number, if it is still there.

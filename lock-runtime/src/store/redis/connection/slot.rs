@@ -620,7 +620,7 @@ impl ConnectionSlot {
     }
 
     /// Takes or releases a lock by a script.
-    pub(in crate::store::redis) async fn run(&self, live: &Connection, request: Request) -> Result<Value, RedisError> {
+    pub(in crate::store::redis) async fn run(&self, live: &Connection, request: &Request) -> Result<Value, RedisError> {
         let command = |by| request.command(by, live.server.is_7, self.names());
         let may_ask_again;
         let answer = if let Some(batcher) = self.batcher_of(live) {

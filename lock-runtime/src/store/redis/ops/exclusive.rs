@@ -1,6 +1,5 @@
 //! The exclusive lock: `SET key value NX PX`, and scripts that compare before they act.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
@@ -8,12 +7,12 @@ use redis::Value;
 use crate::host::Timer;
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::failure::sort;
-use crate::store::redis::connection::{Acquire, AcquireMode, Release, Request, Take, Terms, the_one};
 use crate::store::redis::connection::{Connection, ConnectionSlot};
+use crate::store::redis::connection::{Release, Take, the_one};
 use crate::store::redis::connection::{eval, eval_about, eval_for_lock};
 use crate::store::redis::keyspace::drawing;
 use crate::store::redis::reply::{
-    LEFT_FREE, as_remaining, attempt, given_back, millis, released, taken, token_or_verdict, unexpected, verdicts,
+    as_remaining, attempt, given_back, millis, released, taken, token_or_verdict, unexpected, verdicts,
 };
 use crate::store::redis::scripts::{
     ACQUIRE, ACQUIRE_ALONE, FENCE, LockScript, MARKED_ACQUIRE, RAISE_FENCE, RAISE_OWN_FENCE, RELEASE_ALONE, RENEW,
@@ -25,80 +24,38 @@ use crate::store::{
 };
 
 impl RedisStore {
-    pub(in crate::store::redis) async fn acquire_exclusive(
+    /// Takes a lock of a server that keeps a mark.
+    pub(super) async fn acquire_marked(
         &self,
+        commands: &ConnectionSlot,
+        live: &Connection,
         request: &AcquireRequest<'_>,
     ) -> Result<Attempt, StoreError> {
-        let commands = self.commands.here();
-        let live = commands.live().await?;
-        let mark = if commands.keeps_mark() {
-            Box::pin(commands.mark(&live, request.value)).await?
-        } else {
-            None
+        let Some(mark) = commands.mark(live, request.value).await? else {
+            return Err(StoreError::permanent("the server keeps no mark"));
         };
-        let mark = mark.as_deref();
         request.receipt.sent_on(live.number);
         let may_hold = live.server.is_7 && !request.fence && !request.fair;
-        if may_hold && let Some(answer) = acquire_by_set(&commands, &live, request, mark).await? {
+        if may_hold && let Some(answer) = take_marked(commands, live, request, &mark).await? {
             return Ok(answer);
         }
-        let terms = Terms {
-            fence: request.fence,
-            mode: AcquireMode::Exclusive { fair: request.fair },
-        };
-        // If the plain `SET` found the caller's own value, a failure here does not mean that
-        // nothing was taken. Boxed, so that the futures of plain requests have no room for it.
-        let answer = Box::pin(async {
-            match mark {
-                None => self.acquire_by_script(&commands, &live, request, terms).await,
-                Some(mark) => self.acquire_marked(&commands, &live, request, mark).await,
-            }
-        });
-        answer
-            .await
-            .map_err(|error| if may_hold { error.into_unknown() } else { error })
-    }
-
-    /// Takes a lock by a script, which other requests may share.
-    pub(super) async fn acquire_by_script(
-        &self,
-        commands: &ConnectionSlot,
-        live: &Connection,
-        request: &AcquireRequest<'_>,
-        terms: Terms,
-    ) -> Result<Attempt, StoreError> {
-        let acquire = Acquire {
-            lock: Arc::clone(request.key),
-            value: Arc::clone(request.value.text()),
-            ttl: millis(request.ttl),
-            terms,
-        };
-        let answer = commands.run(live, Request::Acquire(acquire)).await;
-        attempt(&answer.map_err(|error| sort(&error, true))?)
-    }
-
-    /// Takes a lock of a server that keeps a mark.
-    async fn acquire_marked(
-        &self,
-        commands: &ConnectionSlot,
-        live: &Connection,
-        request: &AcquireRequest<'_>,
-        mark: &str,
-    ) -> Result<Attempt, StoreError> {
         let queue = self.names.queue(request.key);
         let counter = self.names.counter(request.key);
         let keys: [&str; 3] = [request.key, &queue, &counter];
         let keys = drawing(request.fence, &keys);
         let scripts: [&LockScript; 2] = [&ACQUIRE, &MARKED_ACQUIRE];
-        let answer = eval_for_lock(commands, live, scripts, Some(mark), request.key, keys, |command| {
+        let answer = eval_for_lock(commands, live, scripts, Some(&mark), request.key, keys, |command| {
             command
                 .arg(u8::from(request.fence))
                 .arg(u8::from(request.fair))
                 .arg(request.value.as_str())
                 .arg(millis(request.ttl));
         });
-        let answer = the_one(Ok(answer.await?)).map_err(|error| sort(&error, true))?;
-        attempt(&answer)
+        let answered = async { attempt(&the_one(Ok(answer.await?)).map_err(|error| sort(&error, true))?) };
+        // If the plain `SET` found the caller's own value, a failure here does not mean that nothing was taken.
+        answered
+            .await
+            .map_err(|error| if may_hold { error.into_unknown() } else { error })
     }
 
     pub(in crate::store::redis) async fn renew_exclusive(
@@ -137,29 +94,6 @@ impl RedisStore {
                 () = self.background.replaced(live.number) => {}
             }
         }
-    }
-
-    pub(in crate::store::redis) async fn release_exclusive(
-        &self,
-        request: &ReleaseRequest<'_>,
-    ) -> Result<Ownership, StoreError> {
-        given_back(&self.give_back(request).await?)
-    }
-
-    /// Releases a lock in any mode, and waits for the script's answer.
-    pub(in crate::store::redis) async fn give_back(&self, request: &ReleaseRequest<'_>) -> Result<Value, StoreError> {
-        let (commands, live) = self.commands.for_release(request).await?;
-        request.receipt.sent_on(live.number);
-        let answer = commands.run(&live, Request::Release(self.release_of(request))).await;
-        let answer = answer.map_err(|error| sort(&error, true))?;
-        // Not before: a call that learns from a repeated release that its lock is gone takes it for lost.
-        self.commands.note_released(|| self.release_of(request));
-        if answer == LEFT_FREE
-            && let Some(free) = request.leave_free
-        {
-            self.queue.look_later(request.key, free.pause);
-        }
-        Ok(answer)
     }
 
     /// Takes a free lock by a command that names no other key.
@@ -318,97 +252,41 @@ pub(in crate::store::redis) async fn renew_on(
     verdicts(&answer.await?, requests.len())
 }
 
-/// Takes the lock by one plain command. Returns `None` if the key held the caller's own value already: its
-/// lease is then still the earlier one.
-async fn acquire_by_set(
+/// Takes the lock by one plain command, and reads the server's mark behind it. Returns `None` if the key held the
+/// caller's own value already: its lease is then still the earlier one.
+async fn take_marked(
     commands: &ConnectionSlot,
     live: &Connection,
     request: &AcquireRequest<'_>,
-    mark: Option<&str>,
+    mark: &str,
 ) -> Result<Option<Attempt>, StoreError> {
     let take = Take::new(request.key, request.value, millis(request.ttl));
-    let (answer, remaining) = if mark.is_none() && !request.tell_remaining {
-        (commands.take(live, take).await, None)
+    let both = commands.take_and_read_mark(live, take);
+    let (both, remaining) = if request.tell_remaining {
+        // Both are sent before the first answer is back.
+        tokio::join!(both, remaining(commands, live, request.key))
     } else {
-        // Boxed, so that the futures of usual requests have no room for it.
-        Box::pin(async {
-            let taken = async {
-                match mark {
-                    None => commands.take(live, take).await,
-                    Some(_) => commands.take_and_read_mark(live, take).await,
-                }
-            };
-            if request.tell_remaining {
-                // Both are sent before the first answer is back.
-                tokio::join!(taken, remaining(commands, live, request))
-            } else {
-                (taken.await, None)
-            }
-        })
-        .await
+        (both.await, None)
     };
-    let mut answer = answer.map_err(|error| sort(&error, true))?;
-    if let Some(mark) = mark {
-        let Value::Array(both) = answer else {
-            return Err(unexpected(&answer));
-        };
-        let both = <[Value; 2]>::try_from(both).map_err(|both| unexpected(&Value::Array(both)))?;
-        let [taken, found] = both;
-        if found != Value::BulkString(mark.into()) {
-            // Boxed, since it is rare.
-            let error = Box::pin(commands.unmarked(live)).await;
-            let is_busy = matches!(&taken, Value::BulkString(holder) if holder != request.value.as_str().as_bytes());
-            return Err(if is_busy { error } else { error.into_unknown() });
-        }
-        answer = taken;
+    let both = both.map_err(|error| sort(&error, true))?;
+    let Value::Array(both) = both else {
+        return Err(unexpected(&both));
+    };
+    let both = <[Value; 2]>::try_from(both).map_err(|both| unexpected(&Value::Array(both)))?;
+    let [answer, found] = both;
+    if found != Value::BulkString(mark.into()) {
+        // Boxed, since it is rare.
+        let error = Box::pin(commands.unmarked(live)).await;
+        let is_busy = matches!(&answer, Value::BulkString(holder) if holder != request.value.as_str().as_bytes());
+        return Err(if is_busy { error } else { error.into_unknown() });
     }
     taken(&answer, request.value.as_str(), remaining)
 }
 
-async fn remaining(commands: &ConnectionSlot, live: &Connection, request: &AcquireRequest<'_>) -> Option<Duration> {
+/// Asks for the rest of the holder's lease.
+pub(super) async fn remaining(commands: &ConnectionSlot, live: &Connection, lock: &str) -> Option<Duration> {
     let mut pttl = redis::cmd("PTTL");
-    pttl.arg(&**request.key);
-    let answer = commands.call(live, Limited::Acquires, request.key, pttl).await;
+    pttl.arg(lock);
+    let answer = commands.call(live, Limited::Acquires, lock, pttl).await;
     answer.ok().as_ref().and_then(as_remaining)
-}
-
-#[allow(clippy::unwrap_used)]
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use crate::host::Host;
-    use crate::store::holder::new_value;
-    use crate::store::redis::{RedisSettings, RedisStore};
-    use crate::store::{AcquireRequest, LockMode, LockStore, Receipt, ReleaseRequest};
-
-    /// The largest piece that a thread keeps for its next allocation of that size, with glibc. Larger ones
-    /// are behind a lock that threads share.
-    const KEPT: usize = 1032;
-
-    #[test]
-    fn the_futures_of_usual_requests_fit_the_threads_cache_of_the_allocator() {
-        let host = Host::process();
-        let store = RedisStore::new(&host, "redis://127.0.0.1", "", &RedisSettings::default()).unwrap();
-        let key: Arc<str> = "k".into();
-        let value = new_value(&host, "f", &LockMode::Exclusive).unwrap();
-        let receipt = Receipt::default();
-        let acquire = AcquireRequest {
-            key: &key,
-            value: &value,
-            ttl: Duration::from_secs(30),
-            fence: false,
-            tell_remaining: false,
-            fair: false,
-            receipt: &receipt,
-        };
-        let acquire = size_of_val(&*store.acquire(&acquire));
-        let release = ReleaseRequest::plain(&key, &value, &receipt);
-        let release = size_of_val(&*store.release(&release));
-        assert!(
-            acquire.max(release) <= KEPT,
-            "acquire {acquire} bytes, release {release}"
-        );
-    }
 }

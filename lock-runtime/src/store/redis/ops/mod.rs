@@ -1,6 +1,6 @@
 //! The operations on locks, by mode. The Lua scripts lie beside the Rust files.
 
-mod batched;
+mod dispatch;
 mod exclusive;
 pub(in crate::store::redis) mod inspect;
 mod multi;

@@ -1,36 +1,11 @@
 //! The shared modes, which are all but exclusive: readers or a writer, a semaphore's permits, an
 //! owner's holders. `sharing.lua` defines which holders can share a lock.
 
-use std::sync::atomic::Ordering;
-
 use crate::store::redis::RedisStore;
-use crate::store::redis::connection::{AcquireMode, Terms};
-use crate::store::redis::reply::released;
 use crate::store::redis::scripts::{SHARED_FENCE, SHARED_RENEW};
-use crate::store::{AcquireRequest, Attempt, Fence, HolderValue, Ownership, ReleaseRequest, RenewRequest, StoreError};
+use crate::store::{Fence, HolderValue, Ownership, RenewRequest, StoreError};
 
 impl RedisStore {
-    pub(in crate::store::redis) async fn acquire_shared(
-        &self,
-        request: &AcquireRequest<'_>,
-    ) -> Result<Attempt, StoreError> {
-        let commands = self.commands.here();
-        let live = commands.live().await?;
-        commands.mark(&live, request.value).await?;
-        request.receipt.sent_on(live.number);
-        // The first one finds a command that the server does not allow, before it takes a lock.
-        let is_first = !live.allows_shared.load(Ordering::Relaxed);
-        let terms = Terms {
-            fence: request.fence,
-            mode: AcquireMode::Shared { all_commands: is_first },
-        };
-        let attempt = self.acquire_by_script(&commands, &live, request, terms).await?;
-        if is_first && matches!(attempt, Attempt::Granted { .. }) {
-            live.allows_shared.store(true, Ordering::Relaxed);
-        }
-        Ok(attempt)
-    }
-
     /// Renews locks of all modes, with one script run for the shared modes and one for the
     /// exclusive locks.
     pub(in crate::store::redis) async fn renew_mixed(
@@ -50,13 +25,6 @@ impl RedisStore {
             }
         });
         Ok(verdicts.collect())
-    }
-
-    pub(in crate::store::redis) async fn release_shared(
-        &self,
-        request: &ReleaseRequest<'_>,
-    ) -> Result<Ownership, StoreError> {
-        released(&self.give_back(request).await?)
     }
 
     pub(in crate::store::redis) async fn fence_shared(
