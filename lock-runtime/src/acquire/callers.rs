@@ -17,7 +17,7 @@ use slab::Slab;
 use crate::acquire::offer::Sign;
 use crate::hold::guard::Guard;
 use crate::hold::upkeep::{Stake, Watchdog};
-use crate::hold::{Backend, Keeper};
+use crate::hold::{Backend, Keeper, LineKey};
 use crate::host::{Moment, Sharded, Timer};
 use crate::store::abandon::UNDER_WAY;
 use crate::store::responder::{Answer, Receive};
@@ -249,7 +249,7 @@ impl Listed {
 pub(super) enum Ahead {
     /// The place `number` in the line for `key`.
     Place {
-        key: Arc<str>,
+        key: LineKey,
         number: u64,
     },
     Lead(Arc<dyn Lead>),
@@ -258,10 +258,10 @@ pub(super) enum Ahead {
 /// The lines of a manager, as the lock thread sees them.
 pub(super) trait Places: Send + Sync {
     /// Gives a place to the next call.
-    fn revoke(&self, key: &Arc<str>, number: u64);
+    fn revoke(&self, key: &LineKey, number: u64);
 
     /// Returns `true` if calls wait behind a place.
-    fn is_followed(&self, key: &Arc<str>, number: u64) -> bool;
+    fn is_followed(&self, key: &LineKey, number: u64) -> bool;
 }
 
 /// The lead of a flight, as the lock thread sees it.

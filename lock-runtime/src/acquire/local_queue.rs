@@ -13,7 +13,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, btree_map};
 use std::future::poll_fn;
-use std::hash::BuildHasher;
+use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -23,20 +23,20 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::acquire::callers::{Ahead, Places};
 use crate::acquire::offer::{Offer, Sign, TakenBack};
 use crate::hold::upkeep::Watchdog;
-use crate::hold::{Backend, Hold, LocalQueues, LockOptions, QueueHead, Tenure};
+use crate::hold::{Backend, Hold, Known, LineKey, LocalQueues, LockOptions, QueueHead, Tenure};
 use crate::host::{Host, Moment};
 use crate::store::holder::Holder;
 use crate::store::{LeaveFree, StoreError};
 
-/// A map by keys, which are looked up several times for each lock. They may come from outside, so their hashes
-/// cannot be foreseen.
-type ByKey<T> = HashMap<Arc<str>, T, foldhash::fast::RandomState>;
+/// A map by keys, which are looked up several times for each lock.
+type ByKey<T> = HashMap<LineKey, T, BuildHasherDefault<Known>>;
 
 /// The lines of one manager.
 #[derive(Debug)]
 pub(super) struct Lines {
     this: Weak<Self>,
     backend: Arc<Backend>,
+    /// Keys may come from outside, so their hashes cannot be foreseen.
     hasher: foldhash::fast::RandomState,
     /// The lines by the hashes of their keys, so that threads that use different locks seldom meet here.
     shards: [Mutex<Shard>; SHARDS],
@@ -54,15 +54,15 @@ struct Shard {
 }
 
 /// Returns the line for the key, if `place` is the one in front of it.
-fn line_with<'a>(lines: &'a mut ByKey<Line>, key: &Arc<str>, place: u64) -> Option<&'a mut Line> {
+fn line_with<'a>(lines: &'a mut ByKey<Line>, key: &LineKey, place: u64) -> Option<&'a mut Line> {
     lines.get_mut(key).filter(|line| line.place == place)
 }
 
 impl Shard {
     /// Creates a place in front for a call that takes it without an offer. If another call is in front,
     /// returns its line.
-    fn first_place(&mut self, key: &Arc<str>, backend: &Backend) -> Result<Place, &mut Line> {
-        let line = match self.lines.entry(Arc::clone(key)) {
+    fn first_place(&mut self, key: &LineKey, backend: &Backend) -> Result<Place, &mut Line> {
+        let line = match self.lines.entry(key.clone()) {
             Entry::Occupied(line) if !line.get().vacant => return Err(line.into_mut()),
             Entry::Occupied(line) => line.into_mut(),
             Entry::Vacant(free) => free.insert(Line::default()),
@@ -99,7 +99,7 @@ impl Openings {
     const FEW: usize = 64;
 
     /// Records that somebody else has the lock.
-    fn see(&mut self, key: &Arc<str>, now: Moment) {
+    fn see(&mut self, key: &LineKey, now: Moment) {
         if let Some(wanted) = self.by_key.get_mut(key) {
             wanted.seen = now;
             return;
@@ -112,11 +112,11 @@ impl Openings {
             seen: now,
             opened: None,
         };
-        self.by_key.insert(Arc::clone(key), wanted);
+        self.by_key.insert(key.clone(), wanted);
     }
 
     /// Returns `true` if a release at this moment may leave the lock free.
-    fn open(&mut self, key: &Arc<str>, backend: &Backend, settings: LeaveFree) -> bool {
+    fn open(&mut self, key: &LineKey, backend: &Backend, settings: LeaveFree) -> bool {
         let Some(wanted) = self.by_key.get_mut(key) else {
             return false;
         };
@@ -132,7 +132,7 @@ impl Openings {
 
     /// Returns `true` if a release without a call behind it may have left the lock free, and that
     /// is not over yet.
-    fn is_open(&self, key: &Arc<str>, backend: &Backend) -> bool {
+    fn is_open(&self, key: &LineKey, backend: &Backend) -> bool {
         let latest = self.by_key.get(key).and_then(|wanted| wanted.opened);
         match (latest, backend.leave_free) {
             (Some(latest), Some(settings)) => backend.now().since(latest) < settings.pause,
@@ -233,11 +233,11 @@ struct Offered {
 }
 
 impl Offered {
-    fn give(self, turn: Turn, lines: &Arc<Lines>, key: &Arc<str>) {
+    fn give(self, turn: Turn, lines: &Arc<Lines>, key: &LineKey) {
         self.waiter.give(turn);
         if let Some(watch) = self.new_watch {
             let host = lines.backend.host().clone();
-            let (lines, key) = (Arc::downgrade(lines), Arc::clone(key));
+            let (lines, key) = (Arc::downgrade(lines), key.clone());
             self.waiter.watchdog.watch_calls(&host, move |now| {
                 let lines = lines.upgrade();
                 lines.is_some_and(|lines| lines.sweep(&key, watch, now))
@@ -330,16 +330,16 @@ impl Lines {
     }
 
     /// Locks the lines that include the key's.
-    fn shard(&self, key: &Arc<str>) -> MutexGuard<'_, Shard> {
-        let hash = self.hasher.hash_one(key);
-        #[allow(clippy::cast_possible_truncation)] // any bits will do
-        let shard = &self.shards[hash as usize % SHARDS];
+    fn shard(&self, key: &LineKey) -> MutexGuard<'_, Shard> {
+        // By other bits of the hash than those by which a map finds its entries.
+        #[allow(clippy::cast_possible_truncation)] // the rest is less than 32
+        let shard = &self.shards[(key.hash >> 40) as usize % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes back a turn on offer if its call has not been polled since the last sweep. Returns
     /// `false` if the line needs no further sweep.
-    pub(super) fn sweep(&self, key: &Arc<str>, watch: u64, now: Moment) -> bool {
+    pub(super) fn sweep(&self, key: &LineKey, watch: u64, now: Moment) -> bool {
         let mut shard = self.shard(key);
         // The key may have another line by now.
         let Some(line) = shard.lines.get_mut(key).filter(|line| line.watch == Some(watch)) else {
@@ -382,7 +382,7 @@ impl Lines {
 
     /// Takes the place in front from a call that is no longer polled, if other calls wait behind
     /// it. The first of them to be polled gets it.
-    pub(super) fn revoke(&self, key: &Arc<str>, place: u64) {
+    pub(super) fn revoke(&self, key: &LineKey, place: u64) {
         let mut shard = self.shard(key);
         let Some(line) = line_with(&mut shard.lines, key, place) else {
             return;
@@ -403,7 +403,7 @@ impl Lines {
     }
 
     /// Leaves the front of a line. Returns the next call and the number of its place.
-    fn next_after(&self, key: &Arc<str>, place: u64) -> Option<(Offered, Place)> {
+    fn next_after(&self, key: &LineKey, place: u64) -> Option<(Offered, Place)> {
         let mut shard = self.shard(key);
         let Shard { lines, openings } = &mut *shard;
         let line = line_with(lines, key, place)?;
@@ -433,7 +433,7 @@ impl Lines {
     /// a while. Returns `None` if a call in line is awake and the line has not yet kept the lock
     /// for `settings.every`; if no call is awake, and nobody else wanted the lock lately, or a recent
     /// release could have left it free.
-    fn leave_how_free(&self, key: &Arc<str>, place: u64, settings: LeaveFree) -> Option<LeaveFree> {
+    fn leave_how_free(&self, key: &LineKey, place: u64, settings: LeaveFree) -> Option<LeaveFree> {
         let mut shard = self.shard(key);
         let Shard { lines, openings } = &mut *shard;
         let mut line = line_with(lines, key, place);
@@ -511,12 +511,13 @@ pub(super) enum Promotion {
 }
 
 /// Creates the handle of a place in front.
-fn head(lines: &Arc<Lines>, key: &Arc<str>, Place { number, left_free }: Place) -> QueueHead {
+fn head(lines: &Arc<Lines>, key: &LineKey, Place { number, left_free }: Place) -> QueueHead {
     QueueHead::new(Arc::clone(lines) as _, key, number, left_free)
 }
 
 /// Joins the line for the key.
 pub(super) fn enter(queues: &Arc<Lines>, key: &Arc<str>, options: &LockOptions, watchdog: &Arc<Watchdog>) -> Position {
+    let key = &LineKey::new(key, &queues.hasher);
     let mut shard = queues.shard(key);
     let line = match shard.first_place(key, &queues.backend) {
         Err(line) => line,
@@ -539,7 +540,7 @@ pub(super) fn enter(queues: &Arc<Lines>, key: &Arc<str>, options: &LockOptions, 
     drop(shard);
     Position::Behind(Waiting {
         queues: Arc::clone(queues),
-        key: Arc::clone(key),
+        key: key.clone(),
         number,
         waiter,
     })
@@ -547,12 +548,13 @@ pub(super) fn enter(queues: &Arc<Lines>, key: &Arc<str>, options: &LockOptions, 
 
 /// Takes the place in front if it is free.
 pub(super) fn enter_if_free(queues: &Arc<Lines>, key: &Arc<str>) -> Option<QueueHead> {
+    let key = &LineKey::new(key, &queues.hasher);
     let place = queues.shard(key).first_place(key, &queues.backend).ok()?;
     Some(head(queues, key, place))
 }
 
 impl Lines {
-    fn show(&self, key: &Arc<str>, place: u64, front: Front) {
+    fn show(&self, key: &LineKey, place: u64, front: Front) {
         let mut shard = self.shard(key);
         let line = line_with(&mut shard.lines, key, place);
         let before = line.map(|line| std::mem::replace(&mut line.front, front));
@@ -579,28 +581,28 @@ pub(super) fn left_free(backend: &Backend, head: &QueueHead) -> Option<Duration>
 /// Returns a handle by which the lock thread can take the place away.
 pub(super) fn ahead(head: &QueueHead) -> Ahead {
     Ahead::Place {
-        key: Arc::clone(&head.key),
+        key: head.key.clone(),
         number: head.number,
     }
 }
 
 impl Places for Lines {
-    fn revoke(&self, key: &Arc<str>, number: u64) {
+    fn revoke(&self, key: &LineKey, number: u64) {
         Self::revoke(self, key, number);
     }
 
-    fn is_followed(&self, key: &Arc<str>, number: u64) -> bool {
+    fn is_followed(&self, key: &LineKey, number: u64) -> bool {
         let mut shard = self.shard(key);
         line_with(&mut shard.lines, key, number).is_some_and(|line| !line.waiting.is_empty())
     }
 }
 
 impl LocalQueues for Lines {
-    fn holds(&self, key: &Arc<str>, place: u64, held: &Arc<Hold>) {
+    fn holds(&self, key: &LineKey, place: u64, held: &Arc<Hold>) {
         self.show(key, place, Front::Holding(Arc::clone(held)));
     }
 
-    fn is_followed(&self, key: &Arc<str>, place: u64) -> bool {
+    fn is_followed(&self, key: &LineKey, place: u64) -> bool {
         if self.backend.host().is_forked() {
             return false;
         }
@@ -608,12 +610,12 @@ impl LocalQueues for Lines {
         line_with(&mut shard.lines, key, place).is_some_and(|line| line.first_awake().is_some())
     }
 
-    fn leave_free(&self, key: &Arc<str>, place: u64) -> Option<LeaveFree> {
+    fn leave_free(&self, key: &LineKey, place: u64) -> Option<LeaveFree> {
         let settings = self.backend.leave_free.filter(|_| !self.backend.host().is_forked())?;
         self.leave_how_free(key, place, settings)
     }
 
-    fn leave(&self, key: &Arc<str>, place: u64) {
+    fn leave(&self, key: &LineKey, place: u64) {
         // In a forked child, the lines may have been locked by a thread that does not exist here.
         if self.backend.host().is_forked() {
             return;
@@ -647,7 +649,7 @@ impl LocalQueues for Lines {
         // From here on, findings of the watchdog concern the next call and no longer the one that
         // has ended.
         hold.tenure.part();
-        let key = Arc::clone(&head.key);
+        let key = head.key.clone();
         let passed = Handover {
             held: Arc::clone(hold),
             _tracked: hold.tenure.manager.held.token(),
@@ -667,7 +669,7 @@ pub(super) enum Position {
 /// A call in line that is not in front. Dropping it leaves no trace.
 pub(super) struct Waiting {
     queues: Arc<Lines>,
-    key: Arc<str>,
+    key: LineKey,
     number: u64,
     waiter: Arc<Waiter>,
 }
@@ -792,13 +794,35 @@ impl Drop for Waiting {
 mod tests {
     // Under a paused clock, no sweep takes a turn back while a test stands still.
     use super::*;
+    use crate::acquire::shared::Shared;
     use crate::{ConfigError, LockManager};
+
+    fn line_key(manager: &Shared, key: &Arc<str>) -> LineKey {
+        LineKey::new(key, &manager.lines.hasher)
+    }
 
     fn behind(entered: Position) -> Option<Waiting> {
         match entered {
             Position::Behind(waiting) => Some(waiting),
             Position::InFront(_) => None,
         }
+    }
+
+    /// A shard and an entry of its map are found by different bits of one hash.
+    #[test]
+    fn keys_are_spread_over_the_shards_and_inside_of_them() -> Result<(), ConfigError> {
+        let manager = Arc::clone(LockManager::builder("memory://").build()?.shared());
+        let keys: Vec<_> = (0..64 * 1024)
+            .map(|number: u32| line_key(&manager, &format!("dist_lock:item:{number}").into()).hash)
+            .collect();
+        for part in [|hash: u64| hash >> 40 & 31, |hash| hash & 31, |hash| hash >> 59] {
+            let mut counts = [0; 32];
+            for hash in &keys {
+                counts[usize::try_from(part(*hash)).unwrap()] += 1;
+            }
+            assert!(counts.iter().all(|count| (1_024..4_096).contains(count)), "{counts:?}");
+        }
+        Ok(())
     }
 
     #[tokio::test(start_paused = true)]
@@ -834,9 +858,15 @@ mod tests {
         let front = enter();
         let (first, second) = (behind(enter()), behind(enter()));
         drop(front);
-        let watch = manager.lines.shard(&key).lines[&key].watch.unwrap();
+        let watch = manager.lines.shard(&line_key(&manager, &key)).lines[&line_key(&manager, &key)]
+            .watch
+            .unwrap();
         // A sweep asks all calls for a sign, and the first one leaves before the second is polled.
-        assert!(manager.lines.sweep(&key, watch, Moment::from_nanos(1)));
+        assert!(
+            manager
+                .lines
+                .sweep(&line_key(&manager, &key), watch, Moment::from_nanos(1))
+        );
         drop(first);
         assert!(second.and_then(|second| second.come()).is_some(), "it counts as asleep");
         Ok(())
@@ -853,15 +883,19 @@ mod tests {
             panic!("another call is in front")
         };
         // The end of the place in front, in two steps: the next call is found …
-        let next = manager.lines.next_after(&key, place.number);
+        let next = manager.lines.next_after(&line_key(&manager, &key), place.number);
         // … and is gone before it is told.
         drop(behind);
         if let Some((next, place)) = next {
-            next.give(Turn::Front(head(&manager.lines, &key, place)), &manager.lines, &key);
+            next.give(
+                Turn::Front(head(&manager.lines, &line_key(&manager, &key), place)),
+                &manager.lines,
+                &line_key(&manager, &key),
+            );
         }
         drop(place);
         assert!(
-            manager.lines.shard(&key).lines.is_empty(),
+            manager.lines.shard(&line_key(&manager, &key)).lines.is_empty(),
             "a call that has left keeps the place in front"
         );
         Ok(())

@@ -19,7 +19,7 @@ pub use self::options::OnLost;
 pub(crate) use self::{
     backend::Backend,
     options::LockOptions,
-    queue_head::{LocalQueues, QueueHead},
+    queue_head::{Known, LineKey, LocalQueues, QueueHead},
     tenure::{Keeper, Tenure},
 };
 
