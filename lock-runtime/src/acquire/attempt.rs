@@ -223,7 +223,7 @@ impl Acquisition {
     pub(super) async fn rest(&self, pause: Duration, back: Notified<'_>) {
         tokio::select! {
             biased;
-            () = self.manager.backend.closed.closed() => {}
+            () = self.manager.backend.closed.wait() => {}
             () = back => {}
             () = self.sleep(pause) => {}
         }
@@ -242,7 +242,7 @@ impl Acquisition {
         };
         let ready = tokio::select! {
             biased;
-            () = self.manager.backend.closed.closed() => return Ok(false),
+            () = self.manager.backend.closed.wait() => return Ok(false),
             ready = ready => ready,
         };
         let Err(error) = ready else { return Ok(true) };
@@ -439,7 +439,7 @@ impl Acquisition {
             });
             tokio::select! {
                 biased;
-                () = self.manager.backend.closed.closed() => None,
+                () = self.manager.backend.closed.wait() => None,
                 turn = queue => Some(turn),
                 () = self.sleep(left) => None,
             }

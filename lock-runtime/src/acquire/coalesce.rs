@@ -361,7 +361,7 @@ pub(super) async fn join<R: 'static>(
     let turn = tokio::select! {
         biased;
         turn = following.turn() => turn,
-        () = manager.backend.closed.closed() => {
+        () = manager.backend.closed.wait() => {
             return Err(LockError::Closed { key: following.name(), began: false });
         }
         () = manager.host().sleep(timer, options.wait) => return Err(following.busy()),

@@ -298,7 +298,7 @@ impl Acquisition {
     async fn stand_in_line(&self, waiting: &Waiting, seen: &mut Progress) -> Result<Promotion, LockError> {
         tokio::select! {
             biased;
-            () = self.manager.backend.closed.closed() => {}
+            () = self.manager.backend.closed.wait() => {}
             came = waiting.turn() => {
                 // If no time is left to ask the store, this call reports the last answer that the
                 // calls in front of it had.
@@ -419,7 +419,7 @@ impl Acquisition {
         let reached = async {
             tokio::select! {
                 biased;
-                () = backend.closed.closed() => Err(LockError::Closed { key, began: false }),
+                () = backend.closed.wait() => Err(LockError::Closed { key, began: false }),
                 reached = held.reach_replicas(wanted) => reached,
             }
         };

@@ -61,7 +61,7 @@ impl Closed {
     }
 
     /// Completes once the manager is closed. Cancel safe.
-    pub(crate) async fn closed(&self) {
+    pub(crate) async fn wait(&self) {
         self.token.cancelled().await;
     }
 }

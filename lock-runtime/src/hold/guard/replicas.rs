@@ -29,25 +29,20 @@ impl Hold {
     ///
     /// Cancel safe.
     pub(crate) async fn reach_replicas(&self, wanted: u32) -> Result<(), LockError> {
-        if self.tenure.is_in_replicas(wanted) {
+        let tenure = &*self.tenure;
+        if tenure.is_in_replicas(wanted) {
             return Ok(());
         }
-        let key = || self.tenure.name();
-        let requests: Vec<_> = self.tenure.renew_requests(Some(self.tenure.time_to_live())).collect();
-        let answer = self.tenure.manager.store().wait_for_replicas(&requests, wanted);
-        let most = self.tenure.manager.replicas_within();
-        let answer = self
-            .tenure
-            .manager
-            .host()
-            .timeout(self.tenure.manager.access.timer(), most, answer)
-            .await;
-        let Some(answer) = answer else {
+        let (key, manager) = (|| tenure.name(), &tenure.manager);
+        let requests: Vec<_> = tenure.renew_requests(Some(tenure.time_to_live())).collect();
+        let answer = manager.store().wait_for_replicas(&requests, wanted);
+        let (timer, most) = (manager.access.timer(), manager.replicas_within());
+        let Some(answer) = manager.host().timeout(timer, most, answer).await else {
             return Err(self.replicas_are_late());
         };
         match answer {
             Ok(Replicated::To(replicas)) if replicas >= wanted => {
-                self.tenure.has_reached(replicas);
+                tenure.has_reached(replicas);
                 // It may have expired at the replicas before they answered.
                 self.check_deadline()
                     .map_or(Ok(()), |cause| Err(self.error(cause, false)))
@@ -59,7 +54,7 @@ impl Hold {
             }),
             Ok(Replicated::NotOwned(ownership)) => {
                 let cause = self.end_cause().unwrap_or_else(|| self.found(&ownership));
-                self.tenure.end_with(cause);
+                tenure.end_with(cause);
                 Err(self.error(cause, false))
             }
             Err(source) => Err(LockError::Store {

@@ -726,7 +726,7 @@ impl Batch {
     async fn run(mut self) {
         let Some(first) = self.due.first() else { return };
         let manager = Arc::clone(&first.held.manager);
-        let (store, timer) = (&manager.store(), self.watchdog.timer);
+        let (store, timer) = (manager.store(), self.watchdog.timer);
         // The new deadlines count from here: the store cannot have set the expiry earlier.
         let sent = self.watchdog.clock.now();
         let requests: Vec<_> = self
