@@ -311,20 +311,20 @@ impl Callers {
 
     /// Checks that the calls of a list which block others are polled. Returns `false` if there are none to
     /// look at for now.
-    pub(super) fn sweep(&self, list: usize, now: Moment) -> bool {
-        let mut all = self.list(list);
-        if all.listed.is_empty() && !all.busy {
-            all.watched = false;
-            all.looked = None;
-            all.listed.shrink_to_fit();
+    pub(super) fn sweep(&self, number: usize, now: Moment) -> bool {
+        let mut list = self.list(number);
+        if list.listed.is_empty() && !list.busy {
+            list.watched = false;
+            list.looked = None;
+            list.listed.shrink_to_fit();
             return false;
         }
-        all.busy = false;
-        let stood_still = all.looked.replace(now).is_some_and(|at| now.since(at) >= STOOD_STILL);
+        list.busy = false;
+        let stood_still = list.looked.replace(now).is_some_and(|at| now.since(at) >= STOOD_STILL);
         // Skips the calls that block no other call: thousands may wait in the store's queue.
-        let listed = all.listed.iter().map(|(_, listed)| listed);
+        let listed = list.listed.iter().map(|(_, listed)| listed);
         let listed: Vec<_> = listed.filter(|listed| listed.may_be_in_the_way(now)).cloned().collect();
-        drop(all);
+        drop(list);
         for Listed { caller, front } in listed {
             let asleep = caller.sign.owed_for(now);
             if stood_still && asleep.is_some() {

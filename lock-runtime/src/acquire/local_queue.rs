@@ -858,15 +858,10 @@ mod tests {
         let front = enter();
         let (first, second) = (behind(enter()), behind(enter()));
         drop(front);
-        let watch = manager.lines.shard(&line_key(&manager, &key)).lines[&line_key(&manager, &key)]
-            .watch
-            .unwrap();
+        let line = line_key(&manager, &key);
+        let watch = manager.lines.shard(&line).lines[&line].watch.unwrap();
         // A sweep asks all calls for a sign, and the first one leaves before the second is polled.
-        assert!(
-            manager
-                .lines
-                .sweep(&line_key(&manager, &key), watch, Moment::from_nanos(1))
-        );
+        assert!(manager.lines.sweep(&line, watch, Moment::from_nanos(1)));
         drop(first);
         assert!(second.and_then(|second| second.come()).is_some(), "it counts as asleep");
         Ok(())
@@ -883,19 +878,16 @@ mod tests {
             panic!("another call is in front")
         };
         // The end of the place in front, in two steps: the next call is found …
-        let next = manager.lines.next_after(&line_key(&manager, &key), place.number);
+        let line = line_key(&manager, &key);
+        let next = manager.lines.next_after(&line, place.number);
         // … and is gone before it is told.
         drop(behind);
         if let Some((next, place)) = next {
-            next.give(
-                Turn::Front(head(&manager.lines, &line_key(&manager, &key), place)),
-                &manager.lines,
-                &line_key(&manager, &key),
-            );
+            next.give(Turn::Front(head(&manager.lines, &line, place)), &manager.lines, &line);
         }
         drop(place);
         assert!(
-            manager.lines.shard(&line_key(&manager, &key)).lines.is_empty(),
+            manager.lines.shard(&line).lines.is_empty(),
             "a call that has left keeps the place in front"
         );
         Ok(())

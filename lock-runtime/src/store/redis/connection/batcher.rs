@@ -132,19 +132,10 @@ pub(in crate::store::redis) struct Take {
 }
 
 impl Take {
-    /// Returns the same request without a script.
-    pub(in crate::store::redis) fn of(acquire: &Acquire) -> Self {
-        Self {
-            lock: Arc::clone(&acquire.lock),
-            value: Arc::clone(&acquire.value),
-            ttl: acquire.ttl,
-        }
-    }
-
-    pub(in crate::store::redis) fn new(lock: &Arc<str>, value: &HolderValue, ttl: u64) -> Self {
+    pub(in crate::store::redis) fn new(lock: &Arc<str>, value: &Arc<str>, ttl: u64) -> Self {
         Self {
             lock: Arc::clone(lock),
-            value: Arc::clone(value.text()),
+            value: Arc::clone(value),
             ttl,
         }
     }

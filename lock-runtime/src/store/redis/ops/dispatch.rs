@@ -72,7 +72,7 @@ impl Ask {
         acquire: Acquire,
         TellRemaining(tell_remaining): TellRemaining,
     ) -> Result<Attempt, StoreError> {
-        let take = commands.take(&live, Take::of(&acquire));
+        let take = commands.take(&live, Take::new(&acquire.lock, &acquire.value, acquire.ttl));
         let (answer, remaining) = if tell_remaining {
             // Both are sent before the first answer is back. Boxed, since it is rare.
             Box::pin(async { tokio::join!(take, remaining(&commands, &live, &acquire.lock)) }).await
@@ -124,7 +124,7 @@ impl RedisStore {
             Way::InBatch(live) => match Ask::new(request, &live) {
                 Ask::Plain(_, TellRemaining(true)) | Ask::Script(_, IsFirst(true)) => return Dispatch::Declined,
                 Ask::Plain(acquire, _) => {
-                    let take = What::Take(Take::of(&acquire));
+                    let take = What::Take(Take::new(&acquire.lock, &acquire.value, acquire.ttl));
                     (take, Reply::Taken(responder(), acquire.value), live)
                 }
                 Ask::Script(acquire, _) => {
@@ -141,11 +141,16 @@ impl RedisStore {
     pub(in crate::store::redis) async fn attempt(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
         let commands = self.commands.here();
         let live = commands.live().await?;
-        if commands.keeps_mark() {
-            // Boxed, so that usual requests have no room for it.
-            return Box::pin(self.acquire_marked(&commands, &live, request)).await;
-        }
+        // Boxed, so that usual requests have no room for it.
+        let mark = if commands.keeps_mark() {
+            Box::pin(commands.mark(&live, request.value)).await?
+        } else {
+            None
+        };
         request.receipt.sent_on(live.number);
+        if let Some(mark) = mark {
+            return Box::pin(self.acquire_marked(&commands, &live, request, &mark)).await;
+        }
         Ask::new(request, &live).by_itself(commands, live).await
     }
 

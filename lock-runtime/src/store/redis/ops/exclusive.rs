@@ -30,13 +30,10 @@ impl RedisStore {
         commands: &ConnectionSlot,
         live: &Connection,
         request: &AcquireRequest<'_>,
+        mark: &str,
     ) -> Result<Attempt, StoreError> {
-        let Some(mark) = commands.mark(live, request.value).await? else {
-            return Err(StoreError::permanent("the server keeps no mark"));
-        };
-        request.receipt.sent_on(live.number);
         let may_hold = live.server.is_7 && !request.fence && !request.fair;
-        if may_hold && let Some(answer) = take_marked(commands, live, request, &mark).await? {
+        if may_hold && let Some(answer) = take_marked(commands, live, request, mark).await? {
             return Ok(answer);
         }
         let queue = self.names.queue(request.key);
@@ -44,7 +41,7 @@ impl RedisStore {
         let keys: [&str; 3] = [request.key, &queue, &counter];
         let keys = drawing(request.fence, &keys);
         let scripts: [&LockScript; 2] = [&ACQUIRE, &MARKED_ACQUIRE];
-        let answer = eval_for_lock(commands, live, scripts, Some(&mark), request.key, keys, |command| {
+        let answer = eval_for_lock(commands, live, scripts, Some(mark), request.key, keys, |command| {
             command
                 .arg(u8::from(request.fence))
                 .arg(u8::from(request.fair))
@@ -260,7 +257,7 @@ async fn take_marked(
     request: &AcquireRequest<'_>,
     mark: &str,
 ) -> Result<Option<Attempt>, StoreError> {
-    let take = Take::new(request.key, request.value, millis(request.ttl));
+    let take = Take::new(request.key, request.value.text(), millis(request.ttl));
     let both = commands.take_and_read_mark(live, take);
     let (both, remaining) = if request.tell_remaining {
         // Both are sent before the first answer is back.
