@@ -100,18 +100,23 @@ impl Acquisition {
                 Ok(asked) => asked,
                 Err(error) => return Some(Err(error)),
             };
+            let mut is_first_try = true;
             let answer = {
                 let asked = pending.send(&self.request(seen, &pending));
                 let access = &self.manager.backend.access;
-                let mut answer = asked.map(|asked| access.in_time(self.timer, self.budget(sent), asked));
+                let mut answer = asked.map(|asked| {
+                    is_first_try = asked.is_first_try;
+                    access.in_time(self.timer, self.budget(sent), asked)
+                });
                 match &mut answer {
                     Some(answer) => Some(answer.await),
                     None => None,
                 }
             };
-            // What a batch has not done, perhaps for the sake of another lock in it, is asked for again.
+            // What a batch has not done, perhaps for the sake of another lock in it, or a node that does not have the
+            // lock's slot, is asked for again.
             let is_undone = |answer: &Option<Result<_, StoreError>>| {
-                pending.is_in_batch() && matches!(answer, Some(Err(error)) if error.effect() == Effect::None)
+                is_first_try && matches!(answer, Some(Err(error)) if error.effect() == Effect::None)
             };
             if let Some(answer) = answer.filter(|answer| !is_undone(answer)) {
                 return Some(self.settle(seen, pending, sent, answer));

@@ -188,15 +188,11 @@ impl Receive<Attempt> for Caller {
 
 /// An attempt that was sent at once. Completes with its answer. Dropping it gives the answer up.
 pub(super) struct Asked<'a> {
-    caller: &'a Caller,
+    pub(super) caller: &'a Caller,
     /// `None` if it was sent in a batch: the caller then receives the answer.
-    by_itself: Option<StoreFuture<'static, Attempt>>,
-}
-
-impl<'a> Asked<'a> {
-    pub(super) fn new(caller: &'a Caller, by_itself: Option<StoreFuture<'static, Attempt>>) -> Self {
-        Self { caller, by_itself }
-    }
+    pub(super) by_itself: Option<StoreFuture<'static, Attempt>>,
+    /// `true` if it is to be made again, by `acquire`, should it have had no effect.
+    pub(super) is_first_try: bool,
 }
 
 impl Future for Asked<'_> {

@@ -492,8 +492,8 @@ mod tests {
     use std::time::Duration;
 
     use crate::store::{
-        AcquireRequest, Attempt, Fence, FencingToken, HolderValue, LockStore, Ownership, ReleaseRequest, RenewRequest,
-        StoreError, StoreFuture,
+        AcquireRequest, Attempt, Dispatch, Fence, FencingToken, HolderValue, LockStore, Ownership, ReleaseRequest,
+        RenewRequest, Responder, StoreError, StoreFuture,
     };
     use crate::{ConfigError, LockManager};
 
@@ -557,6 +557,46 @@ mod tests {
             let usual = locks.shared().backend.access.usual_round_trip();
             assert!(usual >= ROUND_TRIP, "{usual:?} for {keys:?}");
         }
+        Ok(())
+    }
+
+    /// A store that tries at the wrong place first.
+    #[derive(Debug)]
+    struct Misled(Arc<Scripted>);
+
+    impl LockStore for Misled {
+        fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+            self.0.acquire(request)
+        }
+
+        fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
+            self.0.renew(requests)
+        }
+
+        fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
+            self.0.release(request)
+        }
+
+        fn send_acquire(&self, _: &AcquireRequest<'_>, _: &dyn Fn() -> Responder<Attempt>) -> Dispatch<Attempt> {
+            Dispatch::Tried(Box::pin(ready(Err(StoreError::permanent("it is elsewhere")))))
+        }
+
+        fn send_release(&self, _: &ReleaseRequest<'_>, _: &dyn Fn() -> Responder<Ownership>) -> Dispatch<Ownership> {
+            Dispatch::Tried(Box::pin(ready(Err(StoreError::permanent("it is elsewhere")))))
+        }
+
+        fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
+            self.0.fence(key, value)
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_tried_at_the_wrong_place_is_asked_for_again() -> Result<(), Box<dyn std::error::Error>> {
+        let store = Scripted::new(|_| Box::pin(ready(Ok(Attempt::Granted { fence: None }))));
+        let misled = Arc::new(Misled(Arc::clone(&store)));
+        let locks = LockManager::builder("misled").with_store(misled).build()?;
+        locks.lock("k").acquire().await?.release().await?;
+        assert_eq!(store.attempts.load(Ordering::SeqCst), 1);
         Ok(())
     }
 

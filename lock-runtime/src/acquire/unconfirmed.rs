@@ -45,21 +45,21 @@ impl<'a> UnconfirmedAcquire<'a> {
     /// Sends the attempt at once. Returns `None` if the store does not.
     pub(super) fn send(&self, request: &AcquireRequest<'_>) -> Option<Asked<'_>> {
         let responder = || Responder::to(Arc::clone(&self.caller) as _);
-        let by_itself = match self.manager.store().send_acquire(request, &responder) {
+        let (by_itself, is_first_try) = match self.manager.store().send_acquire(request, &responder) {
             Dispatch::Declined => return None,
-            Dispatch::ByItself(answer) => Some(answer),
+            Dispatch::ByItself(answer) => (Some(answer), false),
+            Dispatch::Tried(answer) => (Some(answer), true),
             Dispatch::InBatch => {
                 let now = self.manager.host().now().as_nanos();
                 self.in_batch.store(now, Ordering::Relaxed);
-                None
+                (None, true)
             }
         };
-        Some(Asked::new(&self.caller, by_itself))
-    }
-
-    /// Returns `true` if the attempt was sent in a batch.
-    pub(super) fn is_in_batch(&self) -> bool {
-        self.in_batch.load(Ordering::Relaxed) != 0
+        Some(Asked {
+            caller: &self.caller,
+            by_itself,
+            is_first_try,
+        })
     }
 
     pub(super) fn value(&self) -> &HolderValue {

@@ -89,6 +89,7 @@ impl Access {
                 let answer = self.in_time(timer, self.response_timeout, answer).await;
                 return answer.unwrap_or_else(store::no_answer);
             }
+            (Dispatch::Tried(answer), _) => self.in_time(timer, self.response_timeout, answer).await,
             (Dispatch::InBatch, Some(answer)) => {
                 let awaited = InBatch::sent(self, request.receipt);
                 let answer = self.in_time(timer, self.response_timeout, &*answer).await;

@@ -399,7 +399,7 @@ pub enum Limited {
 }
 
 /// The way in which a store sends a request. See [`LockStore::send_acquire`].
-#[must_use = "a request that is sent by itself is not sent before its future is polled"]
+#[must_use = "a request that is not sent in a batch is not sent before its future is polled"]
 pub enum Dispatch<T> {
     /// The store does not send it at once.
     Declined,
@@ -408,6 +408,9 @@ pub enum Dispatch<T> {
     InBatch,
     /// By itself, by the first poll of this future. Dropping the future gives up the answer.
     ByItself(StoreFuture<'static, T>),
+    /// Likewise, to where the store expects the lock. After an error with [`Effect::None`], the runtime asks again
+    /// as it does after [`InBatch`](Self::InBatch).
+    Tried(StoreFuture<'static, T>),
 }
 
 impl<T> fmt::Debug for Dispatch<T> {
@@ -416,6 +419,7 @@ impl<T> fmt::Debug for Dispatch<T> {
             Self::Declined => "Declined",
             Self::InBatch => "InBatch",
             Self::ByItself(_) => "ByItself",
+            Self::Tried(_) => "Tried",
         })
     }
 }

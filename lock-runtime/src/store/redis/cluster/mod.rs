@@ -21,7 +21,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::watch;
 
-use self::node::{Common, Node};
+use self::node::Common;
 use self::nodes::{NO_LANE, Nodes};
 use self::route::Route;
 use self::slot::slot_of;
@@ -32,7 +32,7 @@ use super::TimeOuts;
 use super::connection::Way;
 use super::connection::failure::{Address, Redirect, redirect};
 use super::keyspace::Keyspace;
-use super::{RedisSettings, SKEW};
+use super::{RedisSettings, RedisStore, SKEW};
 use crate::host::Host;
 use crate::key::KeyProblem;
 use crate::store::health::{ServerHealth, ServerRole};
@@ -450,11 +450,28 @@ impl ClusterStore {
         }
     }
 
-    /// Returns the node that has a key's slot, and the way into its batch, if it is about to send one.
-    fn way_into_batch(&self, key: &str, what: Limited) -> Option<(Arc<Node>, Way)> {
-        let node = self.nodes.owner(slot_of(key))?;
-        let way = node.store.commands.way(what)?;
-        matches!(way, Way::InBatch(_)).then_some((node, way))
+    /// Sends a request at once to the node that has its key, as far as is known. What another node answers changes
+    /// nothing there, so the same request is then made by `acquire` or `release`, which find their way.
+    fn try_at_owner<T: 'static>(
+        &self,
+        key: &str,
+        what: Limited,
+        send: impl FnOnce(&RedisStore, Way) -> Dispatch<T>,
+    ) -> Dispatch<T> {
+        let owner = self.nodes.owner(slot_of(key));
+        let Some((node, way)) = owner.and_then(|node| node.store.commands.way(what).map(|way| (node, way))) else {
+            return Dispatch::Declined;
+        };
+        match send(&node.store, way) {
+            Dispatch::ByItself(answer) => {
+                let nodes = Arc::clone(&self.nodes);
+                Dispatch::Tried(Box::pin(async move {
+                    let answer = node.unless_retired(answer).await;
+                    answer.inspect_err(|error| nodes.mend_after(&node, error))
+                }))
+            }
+            other => other,
+        }
     }
 
     /// Takes a lock. While its slot is on its way to another node, and the lock and its queue are on
@@ -546,17 +563,14 @@ impl LockStore for ClusterStore {
         Box::pin(self.give_back_one(request))
     }
 
-    // Only in batches: one by itself finds its way if the node does not have the slot. What such a node answers to
-    // one in a batch changes nothing there, so the same request is then made by `acquire` or `release`.
     fn send_acquire(
         &self,
         request: &AcquireRequest<'_>,
         responder: &dyn Fn() -> Responder<Attempt>,
     ) -> Dispatch<Attempt> {
-        match self.way_into_batch(request.key, Limited::Acquires) {
-            Some((node, way)) => node.store.send_attempt(way, request, responder),
-            None => Dispatch::Declined,
-        }
+        self.try_at_owner(request.key, Limited::Acquires, |node, way| {
+            node.send_attempt(way, request, responder)
+        })
     }
 
     fn send_release(
@@ -564,10 +578,9 @@ impl LockStore for ClusterStore {
         request: &ReleaseRequest<'_>,
         responder: &dyn Fn() -> Responder<Ownership>,
     ) -> Dispatch<Ownership> {
-        match self.way_into_batch(request.key, Limited::Releases) {
-            Some((node, way)) => node.store.send_back(way, request, responder),
-            None => Dispatch::Declined,
-        }
+        self.try_at_owner(request.key, Limited::Releases, |node, way| {
+            node.send_back(way, request, responder)
+        })
     }
 
     fn gave_up(&self, receipt: &Receipt, waited: Duration) {

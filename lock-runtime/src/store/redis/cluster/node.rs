@@ -118,6 +118,15 @@ impl Node {
         drop(host.spawn(async move { drop(background.live().await) }));
     }
 
+    /// Returns the address that the node has named: on its own host if it does not know its own address.
+    pub(super) fn named(&self, address: &Address) -> Address {
+        let mut named = address.clone();
+        if named.host.is_empty() {
+            named.host.clone_from(&self.address.host);
+        }
+        named
+    }
+
     /// Records that the node was asked about a slot that is on its way there.
     pub(super) fn is_asked(&self, now: Moment) {
         self.asked.store(now.as_nanos(), Ordering::Relaxed);

@@ -13,7 +13,7 @@ use super::topology::View;
 use crate::host::Moment;
 use crate::store::health::{ServerHealth, ServerRole, ServerState};
 use crate::store::redis::connection::Unheard;
-use crate::store::redis::connection::failure::Address;
+use crate::store::redis::connection::failure::{Address, Redirect, redirect};
 use crate::store::{Lane, LockStore, LossHint, LossReceiver, StoreError};
 
 /// The place of a slot that no node has.
@@ -254,6 +254,13 @@ impl Nodes {
         };
         self.follow(changes);
         node
+    }
+
+    /// Records where a slot is, if `node` has said so in this error.
+    pub(super) fn mend_after(self: &Arc<Self>, node: &Node, error: &StoreError) {
+        if let Some(Redirect::Moved(slot, address)) = redirect(error) {
+            self.mend(*slot, node, &node.named(address));
+        }
     }
 
     /// Records that a slot is on the node at this address, as `by` says. Believes only the node that has the

@@ -7,7 +7,7 @@ use super::node::Node;
 use super::nodes::Nodes;
 use crate::host::{Backoff, Moment, Timer};
 use crate::store::redis::RedisStore;
-use crate::store::redis::connection::failure::{Address, Redirect, redirect};
+use crate::store::redis::connection::failure::{Redirect, redirect};
 use crate::store::{Receipt, StoreError};
 
 /// The number of times that a request is sent on without a pause. While a slot moves, or after a
@@ -95,23 +95,14 @@ impl<'a> Route<'a> {
     ///
     /// Cancel safe.
     pub(super) async fn turn(&mut self, way: &Way, error: StoreError) -> Result<(), StoreError> {
-        // Somewhere else if the node does not know its own address.
-        let at = |address: &Address| Address {
-            host: if address.host.is_empty() {
-                way.node.address.host.clone()
-            } else {
-                address.host.clone()
-            },
-            port: address.port,
-        };
         let pauses = match redirect(&error) {
-            Some(Redirect::Moved(slot, address)) => {
-                self.nodes.mend(*slot, &way.node, &at(address));
+            Some(Redirect::Moved(..)) => {
+                self.nodes.mend_after(&way.node, &error);
                 self.turns += 1;
                 self.turns > AT_ONCE
             }
             Some(Redirect::Ask(address)) => {
-                self.asked = Some(self.nodes.at(&at(address)));
+                self.asked = Some(self.nodes.at(&way.node.named(address)));
                 self.turns += 1;
                 self.turns > AT_ONCE
             }
