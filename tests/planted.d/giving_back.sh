@@ -49,7 +49,7 @@ plant unused-batcher-stays lock-runtime/src/store/redis/connection/batcher.rs \
     'the connections to be closed'
 
 plant batch-refused-for-good lock-runtime/src/store/access.rs \
-    'Some(Err(error)) if error.effect() == Effect::None => self' \
-    'Some(Err(error)) if false && error.effect() == Effect::None => self' \
+    'let is_undone = matches!(&answer, Err(error) if error.effect() == Effect::None);' \
+    'let is_undone = false && matches!(&answer, Err(error) if error.effect() == Effect::None);' \
     cancellation batches::scripts_that_the_server_has_forgotten_are_sent_again_for_each_of_many \
     'NOSCRIPT'

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::store::LockStore;
 use lock_runtime::store::redis::RedisStore;
-use lock_runtime::{LockManager, LockManagerBuilder};
+use lock_runtime::{LockError, LockManager, LockManagerBuilder};
 use lock_tests::judge::{Hold, Violation};
 use lock_tests::{Judge, PATIENCE, PATIENT, Server, Stamp, eventually};
 use tokio::task::JoinSet;
 
-use crate::stage::connected;
+use crate::stage::{Five, connected};
 
 const ROUNDS: usize = 50;
 
@@ -139,4 +139,27 @@ async fn masters_that_come_back_empty_let_nobody_in_beside_a_holder() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_mark_they_do() {
     assert!(overlaps(unmarked, true).await > 0);
+}
+
+/// So many calls that most of them ask in batches.
+#[tokio::test]
+async fn a_crowd_gets_no_votes_of_masters_that_were_flushed() {
+    let five = Five::start();
+    let locks = five.connected().await;
+    locks.lock("before").acquire().await.unwrap().release().await.unwrap();
+    for master in five.iter() {
+        master.cmd(&["FLUSHALL"]);
+    }
+    let key = |number: usize| format!("k:{number}");
+    let mut calls = JoinSet::new();
+    for number in 0..64 {
+        let request = locks.lock(key(number)).wait(Duration::from_millis(300));
+        calls.spawn(async move { request.acquire().await.map(drop) });
+    }
+    while let Some(ended) = calls.join_next().await {
+        let outcome = ended.unwrap();
+        assert!(matches!(outcome, Err(LockError::Store { .. })), "{outcome:?}");
+    }
+    let are_given_back = || async { (0..64).all(|number| five.votes(&key(number)) == 0) };
+    eventually("all votes are given back", are_given_back).await;
 }

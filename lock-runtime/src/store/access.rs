@@ -11,7 +11,9 @@ use tokio::sync::Notify;
 
 use crate::host::{self, Clock, Host, Moment, Sleep, TimeOut, TimeOuts, Timer, TokioClock};
 use crate::store::responder::{Awaited, Responder};
-use crate::store::{self, Dispatch, Effect, Limited, LockStore, Ownership, Receipt, ReleaseRequest, StoreError};
+use crate::store::{
+    self, AcquireRequest, Attempt, Dispatch, Effect, Limited, LockStore, Ownership, Receipt, ReleaseRequest, StoreError,
+};
 
 /// The number of response time-outs for which a release waits for earlier ones.
 const PATIENCE: u32 = 10;
@@ -82,34 +84,54 @@ impl Access {
         self.trip.note(took);
     }
 
-    /// Waits until the store takes it, sends one release, and waits for the answer until the response time-out.
-    pub(crate) async fn release(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
-        let answer = match self.dispatch(request) {
-            (Dispatch::ByItself(answer), _) => {
-                let answer = self.in_time(timer, self.response_timeout, answer).await;
-                return answer.unwrap_or_else(store::no_answer);
-            }
-            (Dispatch::Tried(answer), _) => self.in_time(timer, self.response_timeout, answer).await,
-            (Dispatch::InBatch, Some(answer)) => {
-                let awaited = InBatch::sent(self, request.receipt);
-                let answer = self.in_time(timer, self.response_timeout, &*answer).await;
-                awaited.until(answer)
-            }
-            (Dispatch::InBatch | Dispatch::Declined, _) => return self.release_when_ready(timer, request).await,
-        };
-        match answer {
-            Some(Err(error)) if error.effect() == Effect::None => self.release_when_ready(timer, request).await,
-            answer => answer.unwrap_or_else(store::no_answer),
+    /// Sends one attempt as soon as the store takes it, and waits for the answer without a limit.
+    pub(crate) async fn acquire(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
+        let sent = dispatch(|responder| self.store.send_acquire(request, responder));
+        if let Some(answer) = self.answer(sent, request.receipt).await {
+            return answer;
+        }
+        if let Some(ready) = self.store.ready(Limited::Acquires, request.key, Duration::MAX) {
+            ready.await?;
+        }
+        self.store.acquire(request).await
+    }
+
+    /// Sends one release, and waits for the answer without a limit.
+    pub(crate) async fn give_back(&self, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
+        let sent = dispatch(|responder| self.store.send_release(request, responder));
+        match self.answer(sent, request.receipt).await {
+            Some(answer) => answer,
+            None => self.store.release(request).await,
         }
     }
 
-    /// Sends one release at once, if the store can. Returns the place for the answer as well, if it comes from a
-    /// batch.
-    fn dispatch(&self, request: &ReleaseRequest<'_>) -> (Dispatch<Ownership>, Option<Arc<Awaited<Ownership>>>) {
-        let answer = OnceCell::<Arc<Awaited<Ownership>>>::new();
-        let responder = || Responder::to(Arc::clone(answer.get_or_init(Arc::default)) as _);
-        let dispatch = self.store.send_release(request, &responder);
-        (dispatch, answer.into_inner())
+    /// Waits for the answer to a request that was sent at once. Returns `None` if it is to be asked again.
+    async fn answer<T: Send>(&self, (sent, answer): Sent<T>, receipt: &Receipt) -> Option<Result<T, StoreError>> {
+        let answer = match (sent, answer) {
+            (Dispatch::ByItself(answer), _) => return Some(answer.await),
+            (Dispatch::Tried(answer), _) => answer.await,
+            (Dispatch::InBatch, Some(answer)) => {
+                let awaited = InBatch::sent(self, receipt);
+                awaited.until(Some((&*answer).await))?
+            }
+            (Dispatch::InBatch | Dispatch::Declined, _) => return None,
+        };
+        let is_undone = matches!(&answer, Err(error) if error.effect() == Effect::None);
+        (!is_undone).then_some(answer)
+    }
+
+    /// Waits until the store takes it, sends one release, and waits for the answer until the response time-out.
+    pub(crate) async fn release(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
+        let sent = dispatch(|responder| self.store.send_release(request, responder));
+        if !matches!(sent, (Dispatch::Declined, _)) {
+            let answer = self.answer(sent, request.receipt);
+            match self.timeout(timer, self.response_timeout, answer).await {
+                Some(Some(answer)) => return answer,
+                Some(None) => {}
+                None => return store::no_answer(),
+            }
+        }
+        self.release_when_ready(timer, request).await
     }
 
     /// Waits until the store takes a release, and sends it then.
@@ -151,6 +173,17 @@ impl Access {
             End::Alone(Box::pin(self.host.sleep(timer, span)))
         }
     }
+}
+
+/// The way in which a request was sent, and the place for the answer, if that comes from a batch.
+type Sent<T> = (Dispatch<T>, Option<Arc<Awaited<T>>>);
+
+/// Has the store send a request at once, if it can.
+fn dispatch<T: Send + 'static>(send: impl FnOnce(&dyn Fn() -> Responder<T>) -> Dispatch<T>) -> Sent<T> {
+    let answer = OnceCell::<Arc<Awaited<T>>>::new();
+    let responder = || Responder::to(Arc::clone(answer.get_or_init(Arc::default)) as _);
+    let dispatch = send(&responder);
+    (dispatch, answer.into_inner())
 }
 
 /// A request that was sent in a batch, while its answer is awaited.

@@ -251,13 +251,6 @@ impl Quorum {
             receipt: _,
         } = wanted;
         Box::pin(async move {
-            let store = &master.access.store;
-            let first = keys.first().map_or("", |key| &**key);
-            if let Some(ready) = store.ready(Limited::Acquires, first, Duration::MAX)
-                && let Err(error) = ready.await
-            {
-                return Answer::Failed(error);
-            }
             let answer = if let [key] = &*keys {
                 let request = AcquireRequest {
                     key,
@@ -268,7 +261,7 @@ impl Quorum {
                     fair: false,
                     receipt: &receipt,
                 };
-                store.acquire(&request).await.map(|attempt| match attempt {
+                master.access.acquire(&request).await.map(|attempt| match attempt {
                     Attempt::Granted { fence } => Answer::Granted(fence),
                     Attempt::Busy { holder, remaining } => Answer::Busy {
                         key: 0,
@@ -277,6 +270,13 @@ impl Quorum {
                     },
                 })
             } else {
+                let store = &master.access.store;
+                let first = keys.first().map_or("", |key| &**key);
+                if let Some(ready) = store.ready(Limited::Acquires, first, Duration::MAX)
+                    && let Err(error) = ready.await
+                {
+                    return Answer::Failed(error);
+                }
                 let request = AcquireAllRequest {
                     keys: &keys,
                     value: &value,

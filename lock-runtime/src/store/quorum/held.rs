@@ -415,7 +415,7 @@ impl Quorum {
                     leave_free: None,
                     receipt: &Receipt::default(),
                 };
-                let released = master.access.store.release(&release).await?;
+                let released = master.access.give_back(&release).await?;
                 let is_settled = released == Ownership::Owned || unanswered_on.is_none();
                 Ok::<_, StoreError>((released, is_settled))
             });

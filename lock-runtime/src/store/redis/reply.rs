@@ -45,6 +45,11 @@ pub(super) fn taken(answer: &Value, value: &str, remaining: Option<Duration>) ->
     }
 }
 
+/// Returns the same outcome of a `SET` that was sent once.
+pub(super) fn taken_once(answer: &Value, value: &str) -> Result<Attempt, StoreError> {
+    taken(answer, value, None)?.ok_or_else(|| StoreError::unknown("the server was asked twice"))
+}
+
 pub(super) fn verdict(answer: &Value) -> Result<Ownership, StoreError> {
     match answer {
         Value::Int(1) => Ok(Ownership::Owned),

@@ -23,7 +23,7 @@ use crate::host::{Host, Sleep, Timer};
 use crate::store::redis::connection::failure::{self, sort};
 use crate::store::redis::connection::traffic::Traffic;
 use crate::store::redis::keyspace::{Beside, Keyspace};
-use crate::store::redis::reply::{attempt, millis, taken};
+use crate::store::redis::reply::{attempt, millis, taken_once};
 use crate::store::redis::scripts::{ACQUIRE, Form, LockScript, SHARED_ACQUIRE, release_of};
 use crate::store::responder::Responder;
 use crate::store::{Attempt, HolderValue, LeaveFree, Limited, Ownership, StoreError};
@@ -288,9 +288,7 @@ impl Reply {
                 }
             }
             Self::Taken(responder, value) => {
-                let attempt = read(answer, |answer| taken(answer, &value, None));
-                let twice = || StoreError::unknown("the server was asked twice");
-                responder.respond(attempt.and_then(|attempt| attempt.ok_or_else(twice)));
+                responder.respond(read(answer, |answer| taken_once(answer, &value)));
             }
             Self::Attempt(responder) => responder.respond(read(answer, attempt)),
             Self::Ownership(responder, verdict) => responder.respond(read(answer, verdict)),

@@ -649,6 +649,12 @@ impl ConnectionSlot {
         self.inner.server.mark.is_some()
     }
 
+    /// Returns the mark of a server that was open when it was asked last.
+    pub(in crate::store::redis) fn open_mark(&self) -> Option<Arc<str>> {
+        let mark = self.inner.server.mark.as_ref()?;
+        mark.state(self.host().now()).ok()
+    }
+
     /// Returns the mark that a request for a lock under `value` has to find, or `None` for a server that
     /// keeps none. Fails while the server is closed.
     pub(in crate::store::redis) async fn mark(

@@ -12,9 +12,9 @@ use crate::store::redis::connection::failure::sort;
 use crate::store::redis::connection::{
     Acquire, AcquireMode, Connection, ConnectionSlot, Noting, Reply, Report, Request, Take, Terms, Way, What,
 };
-use crate::store::redis::ops::exclusive::remaining;
+use crate::store::redis::ops::exclusive::{Marked, remaining};
 use crate::store::redis::queue::Queue;
-use crate::store::redis::reply::{LEFT_FREE, attempt, given_back, millis, released, taken};
+use crate::store::redis::reply::{LEFT_FREE, attempt, given_back, millis, released, taken, taken_once};
 use crate::store::{
     AcquireRequest, Attempt, Dispatch, LeaveFree, Limited, Ownership, ReleaseReport, ReleaseRequest, Responder,
     StoreError, StoreFuture,
@@ -114,7 +114,7 @@ impl RedisStore {
         responder: &dyn Fn() -> Responder<Attempt>,
     ) -> Dispatch<Attempt> {
         if self.background.keeps_mark() {
-            return Dispatch::Declined;
+            return self.send_marked(way, request, responder);
         }
         let (what, reply, live) = match way {
             Way::ByItself(commands, live) => {
@@ -135,6 +135,49 @@ impl RedisStore {
         };
         request.receipt.sent_on(live.number);
         put(&live, Limited::Acquires, what, reply)
+    }
+
+    /// Sends the request of an attempt to a server that keeps a mark: in a batch only, and if the server was open
+    /// when it was asked last.
+    fn send_marked(
+        &self,
+        way: Way,
+        request: &AcquireRequest<'_>,
+        responder: &dyn Fn() -> Responder<Attempt>,
+    ) -> Dispatch<Attempt> {
+        let Way::InBatch(live) = way else {
+            return Dispatch::Declined;
+        };
+        let (Ask::Plain(acquire, TellRemaining(false)), Some(mark)) =
+            (Ask::new(request, &live), self.background.open_mark())
+        else {
+            return Dispatch::Declined;
+        };
+        request.receipt.sent_on(live.number);
+        let take = Take::new(&acquire.lock, &acquire.value, acquire.ttl);
+        let (responder, background) = (responder(), self.background.clone());
+        let host = background.host().clone();
+        let reply = Reply::Report(Report::new(move |both| {
+            let Some(both) = both else { return };
+            let attempt = match Marked::read(both, &acquire.value, &mark) {
+                Ok(Marked::Found(answer)) => taken_once(&answer, &acquire.value),
+                Err(error) => Err(error),
+                Ok(Marked::NotFound(unmarked)) => {
+                    let asks = async move {
+                        let error = match background.live().await {
+                            Ok(live) => background.unmarked(&live).await,
+                            Err(error) => error,
+                        };
+                        responder.respond(Err(unmarked.error(error)));
+                    };
+                    // Without a task, the outcome is unknown, as the dropped responder says.
+                    drop(host.spawn(asks));
+                    return;
+                }
+            };
+            responder.respond(attempt);
+        }));
+        put(&live, Limited::Acquires, What::Marked(take), reply)
     }
 
     /// Takes a lock, as soon as there is a connection.

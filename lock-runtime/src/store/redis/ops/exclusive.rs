@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::{RedisError, Value};
 
 use crate::host::Timer;
 use crate::store::redis::RedisStore;
@@ -265,19 +265,45 @@ async fn take_marked(
     } else {
         (both.await, None)
     };
-    let both = both.map_err(|error| sort(&error, true))?;
-    let Value::Array(both) = both else {
-        return Err(unexpected(&both));
-    };
-    let both = <[Value; 2]>::try_from(both).map_err(|both| unexpected(&Value::Array(both)))?;
-    let [answer, found] = both;
-    if found != Value::BulkString(mark.into()) {
-        // Boxed, since it is rare.
-        let error = Box::pin(commands.unmarked(live)).await;
-        let is_busy = matches!(&answer, Value::BulkString(holder) if holder != request.value.as_str().as_bytes());
-        return Err(if is_busy { error } else { error.into_unknown() });
+    match Marked::read(both, request.value.as_str(), mark)? {
+        Marked::Found(answer) => taken(&answer, request.value.as_str(), remaining),
+        Marked::NotFound(unmarked) => Err(unmarked.error(Box::pin(commands.unmarked(live)).await)),
     }
-    taken(&answer, request.value.as_str(), remaining)
+}
+
+/// The answer to a plain request for a lock, by the mark that was read behind it.
+pub(super) enum Marked {
+    Found(Value),
+    NotFound(Unmarked),
+}
+
+/// The answer of a server that may have forgotten locks.
+pub(super) struct Unmarked {
+    /// `true` if somebody else has the lock, so that the request has not taken it.
+    is_busy: bool,
+}
+
+impl Marked {
+    pub(super) fn read(both: Result<Value, RedisError>, value: &str, mark: &str) -> Result<Self, StoreError> {
+        let both = both.map_err(|error| sort(&error, true))?;
+        let Value::Array(both) = both else {
+            return Err(unexpected(&both));
+        };
+        let both = <[Value; 2]>::try_from(both).map_err(|both| unexpected(&Value::Array(both)))?;
+        let [answer, found] = both;
+        if matches!(&found, Value::BulkString(found) if found == mark.as_bytes()) {
+            return Ok(Self::Found(answer));
+        }
+        let is_busy = matches!(&answer, Value::BulkString(holder) if holder != value.as_bytes());
+        Ok(Self::NotFound(Unmarked { is_busy }))
+    }
+}
+
+impl Unmarked {
+    /// Returns the error of the request, given why the server takes no locks.
+    pub(super) fn error(&self, error: StoreError) -> StoreError {
+        if self.is_busy { error } else { error.into_unknown() }
+    }
 }
 
 /// Asks for the rest of the holder's lease.
