@@ -61,7 +61,7 @@ plant places-given-back-by-the-lock-thread lock-runtime/src/store/abandon.rs \
     '1 in the queue for `k`'
 
 plant claims-as-short-as-leases lock-runtime/src/store/redis/keyspace.rs \
-    'queued.ttl.clamp(SHORTEST_CLAIM, LONGEST_CLAIM)' \
-    'queued.ttl.clamp(Duration::ZERO, LONGEST_CLAIM).max(SHORTEST_CLAIM / 100)' \
+    'millis(claim(queued.ttl))' \
+    'millis(claim(queued.ttl).min(queued.ttl))' \
     promises waiting::a_short_lease_leaves_time_to_find_a_handover_that_no_message_tells \
     '100 ms'

@@ -124,8 +124,8 @@ impl Access {
     pub(crate) async fn release(&self, timer: Timer, request: &ReleaseRequest<'_>) -> Result<Ownership, StoreError> {
         let sent = dispatch(|responder| self.store.send_release(request, responder));
         if !matches!(sent, (Dispatch::Declined, _)) {
-            let answer = self.answer(sent, request.receipt);
-            match self.timeout(timer, self.response_timeout, answer).await {
+            let answer = pin!(self.answer(sent, request.receipt));
+            match self.in_time(timer, self.response_timeout, answer).await {
                 Some(Some(answer)) => return answer,
                 Some(None) => {}
                 None => return store::no_answer(),

@@ -1,4 +1,4 @@
-//! The limits of a lease.
+//! The limits of a lease, and of a claim.
 
 use std::time::Duration;
 
@@ -10,3 +10,13 @@ use std::time::Duration;
 pub const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease that a call can ask for: 366 days.
 pub const MAX_LEASE: Duration = Duration::from_secs(366 * 86_400);
+
+/// The limits of a claim. Within the shortest one, a look finds a handover that no message tells.
+pub(super) const SHORTEST_CLAIM: Duration = Duration::from_millis(500);
+const LONGEST_CLAIM: Duration = Duration::from_millis(1500);
+
+/// Returns the time for which a lock is kept for a waiter that was handed it and has not taken it, or has not got
+/// the votes for it, in place of the lease.
+pub(super) fn claim(lease: Duration) -> Duration {
+    lease.clamp(SHORTEST_CLAIM, LONGEST_CLAIM)
+}

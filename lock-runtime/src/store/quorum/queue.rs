@@ -8,22 +8,14 @@ use std::time::Duration;
 use super::Quorum;
 use super::attempt::{Wanted, Whom};
 use super::count::{Count, Vote};
+use crate::store::limits::claim;
 use crate::store::{QueueOutcome, QueueRequest, StoreError};
 
 /// The interval at which the masters are asked whether they answer, while calls wait at one of them.
 const ROLL_CALL: Duration = Duration::from_millis(500);
-/// The limits of the time for which a call keeps the vote of the master where it has stood, while it
-/// cannot get the others.
-const SHORTEST_CLAIM: Duration = Duration::from_millis(500);
-const LONGEST_CLAIM: Duration = Duration::from_millis(1500);
 /// The longest pauses between the first rounds, and from then on, in ms.
 const PAUSES: [u64; 5] = [1, 2, 4, 8, 16];
 const LONGEST_PAUSE: u64 = 16;
-
-/// Returns the time for which a call keeps the first vote while it cannot get the others.
-fn claim(ttl: Duration) -> Duration {
-    ttl.clamp(SHORTEST_CLAIM, LONGEST_CLAIM).min(ttl / 2)
-}
 
 /// Counts a waiting call.
 struct Waiting<'a>(&'a Quorum);
@@ -108,7 +100,7 @@ impl Quorum {
         // From here on the lock thread may take the lock back, if the call is not polled.
         request.receipt.taking(true);
         let timer = self.timer();
-        let until = request.clock.now().after(claim(request.ttl));
+        let until = request.clock.now().after(claim(request.ttl).min(request.ttl / 2));
         for round in 0.. {
             if round > 0 {
                 ballot.begin_round(round);
@@ -194,6 +186,7 @@ mod tests {
     use super::super::QuorumStore;
     use super::*;
     use crate::host::{Clock, Host, TokioClock};
+    use crate::store::limits::SHORTEST_CLAIM;
     use crate::store::memory::MemoryStore;
     use crate::store::{AcquireRequest, ContentionSlot, HolderValue, LockStore, Receipt, ReleaseRequest};
 

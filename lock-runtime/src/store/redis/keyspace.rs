@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::io::Write;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
 
 use redis::{RedisWrite, ToRedisArgs};
 
@@ -11,12 +10,8 @@ use super::cluster::slot::{SLOTS, slot_of, tag_in, tag_of};
 use super::reply::millis;
 use crate::host::Host;
 use crate::key::{KeyProblem, RESERVED};
+use crate::store::limits::claim;
 use crate::store::{HolderValue, Queued};
-
-/// The limits for the lease of a lock that was handed over, until the waiter takes it for the whole
-/// lease. Within the shortest one, a look finds a handover that no message tells.
-const SHORTEST_CLAIM: Duration = Duration::from_millis(500);
-const LONGEST_CLAIM: Duration = Duration::from_millis(1500);
 
 /// The names that one store in this process uses.
 #[derive(Debug)]
@@ -174,7 +169,7 @@ impl Keyspace {
 
     /// Returns a waiter's member in the queue.
     pub(super) fn member(&self, value: &HolderValue, queued: Queued) -> String {
-        let claim = millis(queued.ttl.clamp(SHORTEST_CLAIM, LONGEST_CLAIM));
+        let claim = millis(claim(queued.ttl));
         let fence = u8::from(queued.fence);
         format!("{claim}:{fence}:{}:{}", self.process, value.as_str())
     }

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
@@ -12,11 +11,8 @@ use super::route::Route;
 use super::slot::slot_of;
 use crate::host::{Moment, Timer};
 use crate::store::StoreError;
-use crate::store::redis::connection::{Release, SHARED_TOGETHER, Unheard};
+use crate::store::redis::connection::{REPEAT_PAUSE, REPEATED_FOR, Release, SHARED_TOGETHER, Unheard};
 
-/// The time for which releases are repeated, and the pause after one without an answer.
-const REPEATED_FOR: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(100);
 /// The maximum number of commands at once.
 const AT_ONCE: usize = 16;
 
@@ -65,7 +61,7 @@ async fn send(nodes: &Arc<Nodes>, releases: &[Release], until: Moment) {
                 return;
             }
             Err(_) if host.now() >= until => return,
-            Err(_) => host.sleep(Timer::LockThread, PAUSE).await,
+            Err(_) => host.sleep(Timer::LockThread, REPEAT_PAUSE).await,
         }
     }
 }

@@ -26,6 +26,6 @@ pub(in crate::store::redis) use handshake::Capabilities;
 pub(in crate::store::redis) use health::Board;
 pub(in crate::store::redis) use mark::Mark;
 pub(in crate::store::redis) use place::{CurrentMaster, Place};
-pub(in crate::store::redis) use released::Unheard;
+pub(in crate::store::redis) use released::{REPEAT_PAUSE, REPEATED_FOR, Unheard};
 pub(in crate::store::redis) use runtime_connections::{Noting, RuntimeConnections, Way};
 pub(in crate::store::redis) use slot::{Connection, ConnectionSlot, Purpose, Push, PushReceiver, Server};

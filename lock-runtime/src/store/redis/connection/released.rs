@@ -13,6 +13,9 @@ use crate::host::Moment;
 /// release that was recorded: a server that has died answers none, and the election of the next
 /// one may take longer than this.
 const UNHEARD_FOR: Duration = Duration::from_secs(15);
+/// The time for which releases are repeated at a server that has taken over, and the pause after one without an answer.
+pub(in crate::store::redis) const REPEATED_FOR: Duration = Duration::from_secs(60);
+pub(in crate::store::redis) const REPEAT_PAUSE: Duration = Duration::from_millis(100);
 /// The maximum number of releases. Older ones are forgotten: what they released ends with its lease.
 const MOST: usize = 50_000;
 

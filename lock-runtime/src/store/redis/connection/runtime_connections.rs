@@ -8,16 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::batcher::{Release, Request, SHARED_TOGETHER, TOGETHER};
 use super::failure;
-use super::released::{Released, Unheard};
+use super::released::{REPEAT_PAUSE, REPEATED_FOR, Released, Unheard};
 use super::slot::{Connection, ConnectionSlot, Purpose, Server};
 use crate::host::{Host, Moment, Runtime, RuntimeId, Timer};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::{Limited, Receipt, ReleaseRequest, StoreError, StoreFuture};
-
-/// The time for which releases are repeated at a new server, and the pause after one without an
-/// answer.
-const REPEATED_FOR: Duration = Duration::from_secs(60);
-const REPEAT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The way of a command to the server.
 pub(in crate::store::redis) enum Way {
