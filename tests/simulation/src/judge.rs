@@ -1656,13 +1656,13 @@ impl Inner {
             let is_failover = Fault::FAILOVERS.contains(&trouble.fault) && trouble.scope.has(call.process);
             is_failover && trouble.until.is_none_or(|until| until >= call.asked)
         });
-        let learnt = learnt
-            .map(|trouble| trouble.until.map(|until| until + FOUND_WITHIN))
-            .max();
+        // Not known while one of them lasts.
+        let learnt: Option<Vec<_>> = learnt.map(|trouble| Some(trouble.until? + FOUND_WITHIN)).collect();
+        let learnt = learnt.and_then(|learnt| learnt.into_iter().max());
         losses.peek().is_some()
             && losses.all(|loss| {
                 let until = loss.survivors.as_ref().and_then(|survivors| survivors.get(&id));
-                until.is_some_and(|until| learnt.flatten().is_some_and(|learnt| learnt < *until))
+                until.is_some_and(|until| learnt.is_some_and(|learnt| learnt < *until))
             })
     }
 
