@@ -100,7 +100,7 @@ impl Acquisition {
                 Ok(asked) => asked,
                 Err(error) => return Some(Err(error)),
             };
-            let mut is_first_try = true;
+            let mut is_first_try = false;
             let answer = {
                 let asked = pending.send(&self.request(seen, &pending));
                 let access = &self.manager.backend.access;
