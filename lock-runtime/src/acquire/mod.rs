@@ -56,7 +56,8 @@ pub(crate) fn acquire<T: 'static>(
         let grant = {
             let mut seen = Progress::default();
             let taken = acquisition.take(&mut seen).await;
-            acquisition.recorded(&seen, taken)?
+            acquisition.record(&seen, taken.as_ref());
+            taken?
         };
         if acquisition.options.min_replicas > 0 {
             // Boxed, since it is rare.
@@ -444,13 +445,6 @@ impl Acquisition {
         }
     }
 
-    /// Records how the call has ended, which it returns.
-    // Takes it whole: a future whose locals are moved out in parts has room for them until it ends.
-    fn recorded(&self, seen: &Progress, result: Result<Grant, LockError>) -> Result<Grant, LockError> {
-        self.record(seen, result.as_ref());
-        result
-    }
-
     fn record(&self, seen: &Progress, result: Result<&Grant, &LockError>) {
         let stats = &self.manager.backend.stats;
         match result {
@@ -498,7 +492,7 @@ impl Drop for Acquisition {
 mod tests {
     use std::future::ready;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
     use crate::store::{
@@ -522,6 +516,8 @@ mod tests {
     struct Scripted {
         attempts: AtomicUsize,
         answer: fn(usize) -> StoreFuture<'static, Attempt>,
+        /// `true` to try each request at the wrong place first.
+        is_misled: AtomicBool,
     }
 
     impl Scripted {
@@ -529,7 +525,16 @@ mod tests {
             Arc::new(Self {
                 attempts: AtomicUsize::new(0),
                 answer,
+                is_misled: AtomicBool::new(false),
             })
+        }
+
+        fn first_try<T: Send + 'static>(&self) -> Dispatch<T> {
+            if self.is_misled.load(Ordering::SeqCst) {
+                Dispatch::Tried(Box::pin(ready(Err(StoreError::permanent("it is elsewhere")))))
+            } else {
+                Dispatch::Declined
+            }
         }
     }
 
@@ -544,6 +549,14 @@ mod tests {
 
         fn release<'a>(&'a self, _: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
             Box::pin(ready(Ok(Ownership::Owned)))
+        }
+
+        fn send_acquire(&self, _: &AcquireRequest<'_>, _: &dyn Fn() -> Responder<Attempt>) -> Dispatch<Attempt> {
+            self.first_try()
+        }
+
+        fn send_release(&self, _: &ReleaseRequest<'_>, _: &dyn Fn() -> Responder<Ownership>) -> Dispatch<Ownership> {
+            self.first_try()
         }
 
         fn fence<'a>(&'a self, _: &'a str, _: &'a HolderValue) -> StoreFuture<'a, Fence> {
@@ -570,41 +583,11 @@ mod tests {
         Ok(())
     }
 
-    /// A store that tries at the wrong place first.
-    #[derive(Debug)]
-    struct Misled(Arc<Scripted>);
-
-    impl LockStore for Misled {
-        fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
-            self.0.acquire(request)
-        }
-
-        fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
-            self.0.renew(requests)
-        }
-
-        fn release<'a>(&'a self, request: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
-            self.0.release(request)
-        }
-
-        fn send_acquire(&self, _: &AcquireRequest<'_>, _: &dyn Fn() -> Responder<Attempt>) -> Dispatch<Attempt> {
-            Dispatch::Tried(Box::pin(ready(Err(StoreError::permanent("it is elsewhere")))))
-        }
-
-        fn send_release(&self, _: &ReleaseRequest<'_>, _: &dyn Fn() -> Responder<Ownership>) -> Dispatch<Ownership> {
-            Dispatch::Tried(Box::pin(ready(Err(StoreError::permanent("it is elsewhere")))))
-        }
-
-        fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
-            self.0.fence(key, value)
-        }
-    }
-
     #[tokio::test]
     async fn what_was_tried_at_the_wrong_place_is_asked_for_again() -> Result<(), Box<dyn std::error::Error>> {
         let store = Scripted::new(|_| Box::pin(ready(Ok(Attempt::Granted { fence: None }))));
-        let misled = Arc::new(Misled(Arc::clone(&store)));
-        let locks = LockManager::builder("misled").with_store(misled).build()?;
+        store.is_misled.store(true, Ordering::SeqCst);
+        let locks = LockManager::builder("misled").with_store(store.clone()).build()?;
         locks.lock("k").acquire().await?.release().await?;
         assert_eq!(store.attempts.load(Ordering::SeqCst), 1);
         Ok(())

@@ -112,7 +112,7 @@ impl Access {
             (Dispatch::Tried(answer), _) => answer.await,
             (Dispatch::InBatch, Some(answer)) => {
                 let awaited = InBatch::sent(self, receipt);
-                awaited.until(Some((&*answer).await))?
+                awaited.until((&*answer).await)
             }
             (Dispatch::InBatch | Dispatch::Declined, _) => return None,
         };
@@ -204,9 +204,9 @@ impl<'a> InBatch<'a> {
         }
     }
 
-    /// Ends the wait, with an answer or without one.
-    fn until<T>(mut self, answer: Option<T>) -> Option<T> {
-        self.answered = answer.is_some();
+    /// Ends the wait with an answer.
+    fn until<T>(mut self, answer: T) -> T {
+        self.answered = true;
         answer
     }
 }
