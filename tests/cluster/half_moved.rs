@@ -127,6 +127,45 @@ async fn whoever_waits_goes_on_waiting_at_the_node_that_has_got_the_slot() {
     }
 }
 
+#[tokio::test]
+async fn a_call_whose_place_has_moved_to_a_node_without_free_memory_leaves_no_second_one() {
+    let cluster = ClusterGroup::start_steady().await;
+    let (locks, others) = (patient(&cluster).await, connected(&cluster).await);
+    let held = locks.lock("stock").acquire().await.unwrap();
+    let queue = "dist_lock:%lock-queue:{dist_lock:stock}";
+    let slot = slot_of(&cluster, "stock");
+    let from = cluster.owner(slot).await;
+    let places = |node: u16| {
+        let places = cluster.server(node).try_cmd(&["ZRANGEBYSCORE", queue, "1", "+inf"]);
+        places.map_or_else(
+            |_| Vec::new(),
+            |places| redis::from_redis_value::<Vec<String>>(places).unwrap(),
+        )
+    };
+    let waiting = tokio::spawn(others.lock("stock").fair(true).run(async {}));
+    eventually("a place in the queue", || async { places(from).len() == 1 }).await;
+    let to = cluster.other_master(from);
+    cluster.open_move(slot, from, to);
+    cluster.move_keys(slot, from, to);
+    let target = cluster.server(to);
+    // What keeps a place up, and gives it back, is still allowed.
+    target.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
+    cluster.close_move(slot, from, to).await;
+    eventually("the call to ask for its place there, in vain", || async {
+        target.ask::<String>(&["INFO", "errorstats"]).contains("OOM")
+    })
+    .await;
+    let before = places(to);
+    target.cmd(&["CONFIG", "SET", "maxmemory", "0"]);
+    eventually("one place, and another one than before", || async {
+        let present = places(to);
+        present.len() == 1 && present != before
+    })
+    .await;
+    held.release().await.unwrap();
+    waiting.await.unwrap().unwrap();
+}
+
 /// A place that stays behind is offered the lock for a claim, while others wait.
 #[tokio::test]
 async fn a_call_that_gives_up_while_its_lock_and_its_queue_are_apart_leaves_no_place() {

@@ -162,4 +162,15 @@ async fn masters_that_write_alone_and_slots_that_no_node_has_are_told_and_the_ot
     let said = chain(&call_within(Duration::from_secs(5)).await.unwrap_err());
     assert!(said.contains("slot 3300") || said.contains("CLUSTERDOWN"), "{said}");
     locks.lock("foo").acquire().await.unwrap().release().await.unwrap();
+
+    // A call for both leaves neither.
+    let spread = locks
+        .lock_all(["foo", "{b}"])
+        .wait(Duration::from_secs(5))
+        .acquire()
+        .await;
+    let said = chain(&spread.unwrap_err());
+    assert!(said.contains("slot 3300") || said.contains("CLUSTERDOWN"), "{said}");
+    let again = locks.lock("foo").wait(Duration::from_secs(20)).acquire().await;
+    again.unwrap().release().await.unwrap();
 }

@@ -197,8 +197,9 @@ impl ClusterStore {
                 receipt: request.receipt,
             };
             let unknown_after = |error: StoreError| if before > 0 { error.into_unknown() } else { error };
-            let answer = at_owner!(self, first, |node| node.acquire_all(&part), telling request.receipt);
-            match answer.map_err(unknown_after)? {
+            // In a block of its own, which is what an error of the route leaves.
+            let answer = async { at_owner!(self, first, |node| node.acquire_all(&part), telling request.receipt) };
+            match answer.await.map_err(unknown_after)? {
                 AttemptAll::Granted { fence } => taken.push((first, fence)),
                 AttemptAll::Busy { at, holder, remaining } => {
                     let earlier = request.keys.get(..before).unwrap_or_default();
@@ -267,30 +268,40 @@ impl ClusterStore {
     /// Waits in the queue at the node that has the key. When the slot moves, the place moves with it, so
     /// the same request goes on at the next node.
     async fn stand(&self, request: &QueueRequest<'_>) -> Result<QueueOutcome, StoreError> {
+        let mut has_joined = false;
+        let outcome = self.stand_where_the_slot_is(request, &mut has_joined).await;
+        // What the next node refuses, it has a place for all the same.
+        outcome.map_err(|error| if has_joined { error.into_unknown() } else { error })
+    }
+
+    async fn stand_where_the_slot_is(
+        &self,
+        request: &QueueRequest<'_>,
+        has_joined: &mut bool,
+    ) -> Result<QueueOutcome, StoreError> {
         let slot = slot_of(request.key);
         let mut route = Route::new(&self.nodes, slot).telling(request.receipt);
-        let mut has_joined = false;
         loop {
             let way = route.way().await?;
             let outcome = way.node.unless_retired(way.store().queue(request)).await;
-            has_joined |= request.receipt.connection().is_some() && request.receipt.unanswered_on().is_none();
+            *has_joined |= request.receipt.connection().is_some() && request.receipt.unanswered_on().is_none();
             match outcome {
                 Ok(QueueOutcome::Lapsed) if self.nodes.lane(slot) != way.node.lane => {}
-                Err(_) if has_joined && way.node.is_retired() => {}
+                Err(_) if *has_joined && way.node.is_retired() => {}
                 // The queue may be in two parts while its slot moves.
                 Err(error) if redirect(&error).is_some_and(|redirect| *redirect != Redirect::Down) => {
                     let moves = !matches!(redirect(&error), Some(Redirect::Moved(..)));
-                    if moves && !has_joined {
+                    if moves && !*has_joined {
                         return Ok(QueueOutcome::Unavailable);
                     }
-                    if has_joined {
+                    if *has_joined {
                         route.restart();
                     }
                     route.turn(&way, error).await?;
                 }
                 other => return other,
             }
-            if has_joined {
+            if *has_joined {
                 request.receipt.reopen();
             }
         }
