@@ -83,6 +83,66 @@ async fn scripts_that_the_server_has_forgotten_are_sent_again_for_each_of_many()
     assert!(runs_of_many(&proxy) > 0, "none of them were sent together");
 }
 
+#[tokio::test]
+async fn pipelined_releases_whose_script_the_server_has_forgotten_are_sent_again_and_not_reported() {
+    let server = Server::start();
+    let locks = patient(builder(&server.url())).await;
+    let taking = (0..MANY).map(|number| locks.lock(format!("of-many:{number}")).pipelined(true).acquire());
+    let guards = all(taking.collect()).await;
+    server.cmd(&["SCRIPT", "FLUSH"]);
+    all(guards.into_iter().map(lock_runtime::LockGuard::release).collect()).await;
+    eventually("the last releases", || async { keys(&server) == 0 }).await;
+    locks.shutdown().await;
+    assert_eq!(locks.stats().unconfirmed, 0);
+}
+
+#[tokio::test]
+async fn a_connection_to_a_server_that_became_a_replica_is_given_up_in_a_crowd_as_well() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = patient(builder(&proxy.url())).await;
+    let late = |command: &Command| is_taken(command) && command.mentions("of-many:35");
+    let demoted = proxy.on_next(
+        late,
+        Action::error("READONLY You can't write against a read only replica."),
+    );
+    let guards = all(take_many(&locks, false)).await;
+    demoted.done().await;
+    let tries: Vec<u64> = proxy
+        .commands()
+        .iter()
+        .filter(|command| late(command))
+        .map(|command| command.connection)
+        .collect();
+    assert!(tries.len() == 2 && tries[0] < tries[1], "by the connections {tries:?}");
+    drop(guards);
+}
+
+/// One run of a script hands over a limited number of locks.
+#[tokio::test]
+async fn every_lock_of_a_crowd_of_releases_is_handed_to_the_call_that_waits_for_it() {
+    const CROWD: usize = 240;
+    let server = Server::start();
+    let (locks, others) = (
+        patient(builder(&server.url())).await,
+        patient(builder(&server.url())).await,
+    );
+    let key = |number| format!("of-many:{number}");
+    let taking = (0..CROWD).map(|number| locks.lock(key(number)).acquire());
+    let guards = all(taking.collect()).await;
+    let waiting: JoinSet<_> = (0..CROWD).map(|number| others.lock(key(number)).acquire()).collect();
+    let queue = |number| format!("dist_lock:%lock-queue:{{dist_lock:{}}}", key(number));
+    eventually("all to wait", || async {
+        let places = (0..CROWD).map(|number| server.ask::<usize>(&["ZCOUNT", &queue(number), "1", "+inf"]));
+        places.sum::<usize>() == CROWD
+    })
+    .await;
+    all(guards.into_iter().map(lock_runtime::LockGuard::release).collect()).await;
+    let held = (0..CROWD).filter(|number| server.exists(&format!("dist_lock:{}", key(*number))));
+    assert_eq!(held.count(), CROWD, "the others were freed, and nobody was told");
+    drop(all(waiting).await);
+}
+
 /// Polled once, they are sent with others, and so may be what gives them back.
 #[tokio::test]
 async fn calls_that_are_dropped_before_their_batch_is_sent_leave_no_lock() {

@@ -20,7 +20,7 @@ use crate::hold::upkeep::releaser::release_later;
 use crate::hold::upkeep::watchdog::Watchdog;
 use crate::host::{Host, Runtime, RuntimeId, Timer};
 use crate::stats::{Event, metrics};
-use crate::store::{Ownership, Receipt, StoreError};
+use crate::store::{Effect, Ownership, Receipt, StoreError};
 
 /// The interval at which the lock thread looks at the releases. A runtime that runs no task for
 /// this long counts as stopped.
@@ -218,10 +218,17 @@ impl Sent {
         begins
     }
 
-    /// Takes the runtime's answer.
-    fn hear(&self, answer: Answer) {
+    /// Takes the runtime's answer. What was not carried out, for example because the server does not have the script,
+    /// is sent again by the lock thread.
+    fn hear(self: Arc<Self>, answer: Answer) {
         let mut outcome = self.outcome();
         match (outcome.help, &answer) {
+            (Help::None, Err(error)) if error.effect() == Effect::None => {
+                outcome.help = Help::UnderWay;
+                drop(outcome);
+                let host = self.held.tenure.manager.host().clone();
+                drop(host.spawn(self.help()));
+            }
             (Help::UnderWay, Ok(Ownership::Gone | Ownership::Foreign) | Err(_)) => outcome.late = Some(answer),
             // The lock thread has already found that the store no longer has the lock.
             (Help::Done, Err(_)) => outcome.over = true,

@@ -31,6 +31,9 @@ use crate::store::{Attempt, HolderValue, LeaveFree, Limited, Ownership, StoreErr
 /// The maximum number of commands sent together: a longer script would delay the server's other
 /// clients.
 pub(super) const TOGETHER: usize = 100;
+/// The maximum number of releases of exclusive locks in one script run, which hands a lock to no more waiters
+/// than `TURNS` in `queue.lua` and frees the others: their waiters would not be told.
+pub(in crate::store::redis) const RELEASED_TOGETHER: usize = 50;
 /// The maximum number of acquires or releases in shared modes in one script run. Each has more to check, and
 /// lets waiters in.
 pub(in crate::store::redis) const SHARED_TOGETHER: usize = 32;
@@ -599,6 +602,17 @@ impl Link {
         }
         (self.is_present)().then_some(answer)
     }
+
+    /// Returns a value, or the error that it is. Stops using the connection after some errors.
+    fn read(&self, answer: Value) -> Answer {
+        let answer = answer.extract_error();
+        if let Err(error) = &answer
+            && failure::ends_connection(error)
+        {
+            (self.end)();
+        }
+        answer
+    }
 }
 
 /// A batch in flight, until its answers have reached their receivers.
@@ -715,7 +729,7 @@ impl Batcher {
                 Box::pin(async move {
                     let answer = link.connection.clone().req_packed_command(&command).await;
                     if let Some(answer) = link.heard(sent, answer) {
-                        reply.give(the_one(answer));
+                        reply.give(the_one(answer.and_then(|answer| link.read(answer))));
                     }
                 })
             }
@@ -778,10 +792,12 @@ enum Kind {
 }
 
 impl Kind {
-    fn is_shared(self) -> bool {
+    /// Returns the maximum number of requests in one run.
+    fn most(self) -> usize {
         match self {
-            Self::Acquire(terms) => terms.mode.is_shared(),
-            Self::Release { is_shared } => is_shared,
+            Self::Acquire(terms) if !terms.mode.is_shared() => TOGETHER,
+            Self::Release { is_shared: false } => RELEASED_TOGETHER,
+            Self::Acquire(_) | Self::Release { is_shared: true } => SHARED_TOGETHER,
         }
     }
 }
@@ -825,6 +841,15 @@ enum Replies {
     Marked(Counted),
     /// Each gets one element of an array.
     Each(Vec<Counted>),
+}
+
+impl Replies {
+    fn give_all(self, answer: Answer) {
+        match self {
+            Self::One(reply) | Self::Marked(reply) => reply.give(answer),
+            Self::Each(replies) => replies.into_iter().for_each(|reply| reply.give(answer.clone())),
+        }
+    }
 }
 
 impl Packed {
@@ -879,7 +904,7 @@ impl Packed {
             }
         }
         let run = runs.entry(kind).or_default();
-        if kind.0.is_shared() && run.locks.len() == SHARED_TOGETHER {
+        if run.locks.len() == kind.0.most() {
             self.add_run(run, batcher);
         }
         run.locks.push(lock);
@@ -898,7 +923,7 @@ impl Packed {
 async fn send_alone(link: Arc<Link>, sent: u64, command: Cmd, reply: Counted) {
     let answer = link.connection.clone().req_packed_command(&command).await;
     if let Some(answer) = link.heard(sent, answer) {
-        reply.give(answer.and_then(Value::extract_error));
+        reply.give(answer.and_then(|answer| link.read(answer)));
     }
 }
 
@@ -907,37 +932,26 @@ async fn send_together(link: Arc<Link>, sent: u64, packed: Packed) {
     let mut connection = link.connection.clone();
     let answer = connection.req_packed_commands(&packed.pipeline, 0, count).await;
     let Some(answer) = link.heard(sent, answer) else { return };
-    match answer {
-        Ok(mut answers) => {
-            let mark = if packed.reads_mark { answers.pop() } else { None };
-            for (replies, answer) in packed.replies.into_iter().zip(answers) {
-                match (replies, answer) {
-                    (Replies::One(reply), answer) => reply.give(answer.extract_error()),
-                    (Replies::Marked(reply), answer) => {
-                        let mark = mark.clone().unwrap_or(Value::Nil);
-                        reply.give(answer.extract_error().map(|answer| Value::Array(vec![answer, mark])));
-                    }
-                    (Replies::Each(replies), Value::Array(answers)) => {
-                        for (reply, answer) in replies.into_iter().zip(answers) {
-                            reply.give(answer.extract_error());
-                        }
-                    }
-                    (Replies::Each(replies), answer) => {
-                        let answer = answer.extract_error();
-                        for reply in replies {
-                            reply.give(answer.clone());
-                        }
-                    }
-                }
-            }
-        }
+    let mut answers = match answer {
+        Ok(answers) => answers,
         Err(error) => {
-            for replies in packed.replies {
-                match replies {
-                    Replies::One(reply) | Replies::Marked(reply) => reply.give(Err(error.clone())),
-                    Replies::Each(replies) => replies.into_iter().for_each(|reply| reply.give(Err(error.clone()))),
+            let all = packed.replies.into_iter();
+            return all.for_each(|replies| replies.give_all(Err(error.clone())));
+        }
+    };
+    let mark = if packed.reads_mark { answers.pop() } else { None };
+    for (replies, answer) in packed.replies.into_iter().zip(answers) {
+        match (replies, answer) {
+            (Replies::Each(replies), Value::Array(answers)) => {
+                for (reply, answer) in replies.into_iter().zip(answers) {
+                    reply.give(answer.extract_error());
                 }
             }
+            (Replies::Marked(reply), answer) => {
+                let mark = mark.clone().unwrap_or(Value::Nil);
+                reply.give(link.read(answer).map(|answer| Value::Array(vec![answer, mark])));
+            }
+            (replies, answer) => replies.give_all(link.read(answer)),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::batcher::{Release, Request, SHARED_TOGETHER, TOGETHER};
+use super::batcher::{RELEASED_TOGETHER, Release, Request, SHARED_TOGETHER};
 use super::failure;
 use super::released::{REPEAT_PAUSE, REPEATED_FOR, Released, Unheard};
 use super::slot::{Connection, ConnectionSlot, Purpose, Server};
@@ -304,7 +304,7 @@ impl Repeated {
     /// Returns `false` if the server has not answered in time.
     async fn send(&self, releases: Vec<Release>) -> bool {
         let (shared, exclusive): (Vec<_>, Vec<_>) = releases.into_iter().partition(|release| release.is_shared);
-        for (releases, together) in [(exclusive, TOGETHER), (shared, SHARED_TOGETHER)] {
+        for (releases, together) in [(exclusive, RELEASED_TOGETHER), (shared, SHARED_TOGETHER)] {
             for releases in releases.chunks(together) {
                 if !self.send_some(releases).await {
                     return false;

@@ -37,7 +37,8 @@ local function release(lock, queue, value, keep, member, how)
   -- A key that is kept gets its token backwards. A renewal in flight then does not find its value,
   -- and cannot end the minimum hold early or late.
   local kept = string.reverse(string.sub(value, 1, 32)) .. string.sub(value, 33)
-  if holder == value then
+  -- An empty value holds nothing: only a place in the queue is given up.
+  if value ~= '' and holder == value then
     if keep == '0' then
       if leave_free(queue, how) then
         redis.call('DEL', lock)

@@ -122,16 +122,19 @@ impl Queue {
         let unseen = |waiters: &&mut LocalWaiters| waiters.nudge_at <= now && now.since(waiters.seen) >= UNSEEN;
         let mut due_first: Vec<_> = waiting.waiters_by_queue.values_mut().filter(unseen).collect();
         due_first.sort_by_key(|waiters| waiters.nudge_at);
-        let mut left = NUDGES;
+        let mut told: Vec<Arc<Ticket>> = Vec::new();
         for waiters in due_first {
-            waiters.nudge_at = now.after(NUDGE_EVERY.mul_f64(0.8 + 0.4 * self.host().fraction()));
-            for ticket in waiters.tickets.values().take(ASKED.min(left)) {
-                ticket.tell(Word::Nudge);
-                left -= 1;
-            }
-            if left == 0 {
+            if told.len() == NUDGES {
                 break;
             }
+            waiters.nudge_at = now.after(NUDGE_EVERY.mul_f64(0.8 + 0.4 * self.host().fraction()));
+            let most = ASKED.min(NUDGES - told.len());
+            told.extend(waiters.tickets.values().take(most).cloned());
+        }
+        drop(waiting);
+        // Told while nothing is locked: a waker may act at once.
+        for ticket in told {
+            ticket.tell(Word::Nudge);
         }
     }
 
