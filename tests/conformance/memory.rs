@@ -1,12 +1,14 @@
 //! Promises of the memory store beyond those of every store: releases wake waiters, and are
 //! immediate.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use lock_runtime::store::memory::MemoryStore;
 use lock_runtime::store::{HolderValue, Ownership, Receipt, ReleaseRequest};
-use lock_runtime::{Backoff, LockManager};
+use lock_runtime::{Backoff, LockManager, LockRequest};
 use tokio::time::Instant;
 
 use crate::place::{GRANTED, InMemory, LONG, Place};
@@ -129,4 +131,38 @@ async fn keys_kept_for_a_minimum_hold_do_not_pile_up() {
     }
     // Ten are kept at any time.
     assert!(count() <= 200, "{} keys are still there", count());
+}
+
+/// Polls a call once.
+fn is_waiting<T>(call: Pin<&mut dyn Future<Output = T>>) -> bool {
+    call.poll(&mut Context::from_waker(Waker::noop())).is_pending()
+}
+
+/// The clock is exact: a waiting call looks at the lock four times a second.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_handed_to_a_call_which_is_not_polled_any_more_goes_to_the_next_one() {
+    let locks = LockManager::connect("memory://").await.unwrap();
+    let requests: [fn(&LockManager) -> LockRequest; 2] = [
+        |locks| locks.lock("exclusive").fair(true),
+        |locks| locks.lock("shared").write(),
+    ];
+    for request in requests {
+        let held = request(&locks).acquire().await.unwrap();
+        let mut parked = Box::pin(request(&locks).acquire());
+        assert!(is_waiting(parked.as_mut()));
+        let next = tokio::spawn(request(&locks).wait(Duration::from_secs(60)).acquire());
+        tokio::task::yield_now().await;
+        held.release().await.unwrap();
+        let released = tokio::time::Instant::now();
+        let next = next.await.unwrap().unwrap();
+        assert!(
+            released.elapsed() < Duration::from_secs(2),
+            "after {:?}",
+            released.elapsed()
+        );
+        // The call waits anew.
+        assert!(is_waiting(parked.as_mut()));
+        next.release().await.unwrap();
+        parked.await.unwrap().release().await.unwrap();
+    }
 }

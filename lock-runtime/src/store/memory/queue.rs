@@ -1,4 +1,5 @@
-//! The memory store's queue: a release hands the lock to the first waiter.
+//! The memory store's queue: a release hands the lock to the first waiter, for as long as a claim lasts. The waiter takes it
+//! for its whole lease when it is polled.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,10 @@ use super::exclusive::Slot;
 use super::{MemoryStore, Tables, wake};
 use crate::host::{Clock, Moment, Timer};
 use crate::store::holder::Holder;
-use crate::store::{HolderValue, QueueOutcome, QueueRequest, Queued, StoreError};
+use crate::store::limits::claim;
+use crate::store::{
+    FencingToken, HolderValue, Ownership, QueueOutcome, QueueRequest, Queued, RenewRequest, StoreError,
+};
 
 /// The interval at which a waiter looks at the key by itself. A minimum hold, a shorter renewal, or
 /// the next holder's shorter lease can make the key expire earlier than expected, and no message
@@ -25,6 +29,9 @@ pub(super) struct Queue {
     next: u64,
 }
 
+/// The fencing token of a lock that was handed over, if it has one; or why it was not.
+pub(super) type Handed = Result<Option<FencingToken>, StoreError>;
+
 /// One place in a queue.
 #[derive(Debug)]
 pub(super) struct Ticket {
@@ -32,7 +39,7 @@ pub(super) struct Ticket {
     pub(super) value: HolderValue,
     pub(super) asked: Queued,
     pub(super) clock: Arc<dyn Clock>,
-    granted: Mutex<Option<Result<QueueOutcome, StoreError>>>,
+    granted: Mutex<Option<Handed>>,
     notify: Notify,
 }
 
@@ -41,7 +48,7 @@ impl Ticket {
         self.notify.notify_one();
     }
 
-    pub(super) fn granted(&self) -> MutexGuard<'_, Option<Result<QueueOutcome, StoreError>>> {
+    pub(super) fn granted(&self) -> MutexGuard<'_, Option<Handed>> {
         self.granted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -69,15 +76,32 @@ impl Tables {
         } else {
             Ok(None)
         };
-        let granted = fence.map(|fence| {
-            self.put(&ticket.key, Slot::new(&ticket.value, now.after(ticket.asked.ttl)), now);
-            QueueOutcome::Granted {
-                fence,
-                since: ticket.clock.now(),
-            }
+        let handed = fence.inspect(|_| {
+            let ends = now.after(claim(ticket.asked.ttl));
+            self.put(&ticket.key, Slot::new(&ticket.value, ends), now);
         });
-        *ticket.granted() = Some(granted);
+        *ticket.granted() = Some(handed);
         Some(ticket)
+    }
+
+    /// Takes a lock that was handed over, for its whole lease.
+    pub(super) fn take(&mut self, ticket: &Ticket, handed: Handed, now: Moment) -> Result<QueueOutcome, StoreError> {
+        let fence = handed?;
+        let since = ticket.clock.now();
+        let whole = RenewRequest {
+            key: Arc::clone(&ticket.key),
+            value: ticket.value.clone(),
+            extend: Some(ticket.asked.ttl),
+        };
+        let verdict = if ticket.value.is_shared() {
+            self.renew_shared(&whole, now)
+        } else {
+            self.renew(&whole, now)
+        };
+        Ok(match verdict {
+            Ownership::Owned => QueueOutcome::Granted { fence, since },
+            Ownership::Gone | Ownership::Foreign => QueueOutcome::Lapsed,
+        })
     }
 
     /// Returns the number of waiters for a key.
@@ -140,6 +164,11 @@ struct Look {
 }
 
 impl MemoryStore {
+    fn take_handed(&self, ticket: &Ticket) -> Option<Result<QueueOutcome, StoreError>> {
+        let handed = ticket.granted().take()?;
+        Some(self.tables().take(ticket, handed, Self::now()))
+    }
+
     pub(super) async fn stand_in_queue(&self, request: &QueueRequest<'_>) -> Result<QueueOutcome, StoreError> {
         let ticket = Arc::new(Ticket {
             key: Arc::clone(request.key),
@@ -181,18 +210,15 @@ impl MemoryStore {
         request.receipt.answered();
         let timer = Timer::of_tokio();
         loop {
-            if let Some(granted) = ticket.granted().take() {
-                return granted;
+            if let Some(taken) = self.take_handed(&ticket) {
+                return taken;
             }
             // The holder may have let the lock expire, which no message reports.
             let look = self.tables().look_for(&ticket, number, Self::now());
             wake(look.handed);
             if !look.stands {
-                match ticket.granted().take() {
-                    Some(granted) => return granted,
-                    // A release has taken this value out of the queue.
-                    None => return Ok(QueueOutcome::Lapsed),
-                }
+                // Otherwise a release has taken this value out of the queue.
+                return self.take_handed(&ticket).unwrap_or(Ok(QueueOutcome::Lapsed));
             }
             let mut pause = LOOK_EVERY;
             if let Some((holder, remaining)) = look.seen {

@@ -8,6 +8,7 @@ use super::queue::Ticket;
 use super::{Tables, owner, read_write, semaphore};
 use crate::host::Moment;
 use crate::store::holder::Holder;
+use crate::store::limits::claim;
 use crate::store::{
     AcquireRequest, Attempt, Fence, FencingToken, HolderValue, LockMode, Ownership, QueueOutcome, ReleaseRequest,
     RenewRequest, StoreError, mode,
@@ -195,8 +196,9 @@ impl Tables {
 
     fn hand_to(&mut self, key: &str, number: u64, now: Moment) -> Option<Arc<Ticket>> {
         let ticket = self.shared_queues.get_mut(key)?.places.remove(&number)?;
-        let granted = self.grant(&ticket, now);
-        *ticket.granted() = Some(granted);
+        let (claim, fence) = (claim(ticket.asked.ttl), ticket.asked.fence);
+        let handed = self.enter(&ticket.key, &ticket.value, claim, fence, now);
+        *ticket.granted() = Some(handed);
         Some(ticket)
     }
 
@@ -204,14 +206,8 @@ impl Tables {
     pub(super) fn hand_again(&mut self, ticket: &Ticket, now: Moment) -> Option<Result<QueueOutcome, StoreError>> {
         let holders = self.holders(&ticket.key, now)?;
         holders.expires.get(ticket.value.text())?;
-        Some(self.grant(ticket, now))
-    }
-
-    fn grant(&mut self, ticket: &Ticket, now: Moment) -> Result<QueueOutcome, StoreError> {
-        let (lease, fence) = (ticket.asked.ttl, ticket.asked.fence);
-        let fence = self.enter(&ticket.key, &ticket.value, lease, fence, now)?;
-        let since = ticket.clock.now();
-        Ok(QueueOutcome::Granted { fence, since })
+        let handed = self.enter(&ticket.key, &ticket.value, ticket.asked.ttl, ticket.asked.fence, now);
+        Some(self.take(ticket, handed, now))
     }
 
     /// Hands the lock to as many waiters at the front of the queue as can share it, and then to
