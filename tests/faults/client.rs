@@ -604,6 +604,7 @@ async fn a_forked_process_has_no_lock_and_takes_none_from_its_parent() {
     child.line("holding").await;
     let value = server.value(&stored("forked"));
     child.say("fork");
+    child.line("shut down").await;
     // A lock cannot be taken after the fork, and the attempt ends.
     for asked in ["other", "built"] {
         let refused = child.line(asked).await.words().join(" ");

@@ -235,6 +235,23 @@ async fn a_task_is_a_part_of_the_call_tree() {
     assert!(!server.exists("dist_lock:k"));
 }
 
+/// The clock is exact, so that the call's end tells if its task was woken.
+#[tokio::test(start_paused = true)]
+async fn a_body_is_cancelled_in_time_though_a_task_of_its_lock_has_re_entered_the_lock() {
+    let locks = LockManager::connect("memory://").await.unwrap();
+    let again = locks.clone();
+    let began = tokio::time::Instant::now();
+    let call = locks.lock("entered").max_hold(LONG).run(async move {
+        let lock = current().unwrap();
+        // Not awaited here: this body is not polled again after it.
+        drop(lock.spawn(async move { again.lock("entered").reentrant(true).run(async {}).await }));
+        std::future::pending::<()>().await;
+    });
+    let ended = tokio::time::timeout(LONG * 10, call).await.unwrap();
+    assert!(matches!(ended, Err(LockError::Hung { .. })), "{ended:?}");
+    assert!(began.elapsed() < LONG * 2, "after {:?}", began.elapsed());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_task_keeps_the_locks_around_its_own() {
     let server = lasting();

@@ -266,8 +266,12 @@ impl Leader {
 
     /// Leaves the lead. Returns the next leader and the number of its lead.
     fn leave(&mut self) -> Option<(Arc<Follower>, u64)> {
-        let closed = self.closed.take();
+        let mut closed = self.closed.take();
         let mut flights = self.manager.flights.flights();
+        // Those that have left a closed flight have not found themselves in it.
+        if let Some(closed) = &mut closed {
+            closed.followers.retain(|_, follower| !follower.turn.is_over());
+        }
         let mut party = match (closed, flights.entry(Arc::clone(&self.flight))) {
             (None, Entry::Vacant(_)) => return None,
             (None, Entry::Occupied(party)) if party.get().lead != self.number => return None,
@@ -686,6 +690,25 @@ mod tests {
         }
         drop(failing);
         assert!(matches!(came(follower.as_ref()), Some(Promotion::Leads(_))));
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_have_left_a_closed_flight_are_not_called_to_lead_when_it_fails() -> Result<(), ConfigError> {
+        let manager = manager()?;
+        let mut failing = leads(boarded(&manager));
+        // So many that the stack would not do, if each was called and called the next one.
+        let gone: Vec<_> = (0..50_000).map(|_| follows(boarded(&manager))).collect();
+        let stays = follows(boarded(&manager));
+        if let Some(failing) = &mut failing {
+            failing.close();
+        }
+        drop(gone);
+        drop(failing);
+        let leader = came(stays.as_ref());
+        assert!(matches!(leader, Some(Promotion::Leads(_))));
+        drop((leader, stays));
+        assert!(manager.flights.flights().is_empty());
         Ok(())
     }
 

@@ -629,7 +629,7 @@ impl LocalQueues for Lines {
         }
     }
 
-    fn pass(self: Arc<Self>, head: QueueHead, hold: &Arc<Hold>) -> Result<(), QueueHead> {
+    fn pass(self: Arc<Self>, mut head: QueueHead, hold: &Arc<Hold>) -> Result<(), QueueHead> {
         let waiter = {
             let mut shard = self.shard(&head.key);
             line_with(&mut shard.lines, &head.key, head.number).and_then(|line| {
@@ -638,11 +638,13 @@ impl LocalQueues for Lines {
                     && waiter.lock_delay == hold.options.lock_delay
                     && waiter.renew
                     && std::ptr::addr_eq(Arc::as_ptr(&waiter.watchdog), Arc::as_ptr(&hold.tenure.watchdog));
-                if fits {
-                    line.offer_to(self.backend.host(), number)
-                } else {
-                    None
+                if !fits {
+                    return None;
                 }
+                let offered = line.offer_to(self.backend.host(), number);
+                // Taking the place away from the former call, if it was not polled, is of no effect any more.
+                head.number = line.new_place(self.backend.host(), head.left_free).number;
+                offered
             })
         };
         let Some(waiter) = waiter else { return Err(head) };
@@ -793,9 +795,22 @@ impl Drop for Waiting {
 #[cfg(test)]
 mod tests {
     // Under a paused clock, no sweep takes a turn back while a test stands still.
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
     use super::*;
     use crate::acquire::shared::Shared;
+    use crate::error::EndCause;
+    use crate::hold::Grant;
     use crate::{ConfigError, LockManager};
+
+    /// Polls a call once.
+    fn polled<F: Future>(call: F) -> Pin<Box<F>> {
+        let mut call = Box::pin(call);
+        let is_pending = call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+        assert!(is_pending, "it does not wait");
+        call
+    }
 
     fn line_key(manager: &Shared, key: &Arc<str>) -> LineKey {
         LineKey::new(key, &manager.lines.hasher)
@@ -846,6 +861,48 @@ mod tests {
             second.and_then(|second| second.come()).is_some(),
             "nobody calls the second one"
         );
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_is_not_taken_away_from_the_call_that_it_was_passed_to() -> Result<(), ConfigError> {
+        let locks = LockManager::builder("memory://").build()?;
+        let manager = Arc::clone(locks.shared());
+        let guard = locks.lock("k").acquire().await.unwrap();
+        let line = line_key(&manager, &"dist_lock:k".into());
+        let place = || manager.lines.shard(&line).lines[&line].place;
+        let before = place();
+        let waiting: Vec<_> = (0..2).map(|_| polled(locks.lock("k").acquire())).collect();
+        drop(guard);
+        assert!(place() != before, "the place has not been passed on");
+        // As if the former call had not been polled.
+        manager.lines.revoke(&line, before);
+        assert!(!manager.lines.shard(&line).lines[&line].vacant);
+        drop(waiting);
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_has_ended_on_its_way_to_a_call_gives_its_place_on() -> Result<(), ConfigError> {
+        let locks = LockManager::builder("memory://").build()?;
+        let manager = Arc::clone(locks.shared());
+        let (watchdog, _) = manager.pace();
+        let key: Arc<str> = "another".into();
+        let enter = || super::enter(&manager.lines, &key, &LockOptions::default(), &watchdog);
+        let Position::InFront(place) = enter() else {
+            panic!("another call is in front")
+        };
+        let behind = behind(enter());
+        let guard = locks.lock("k").acquire().await.unwrap().into_guard();
+        let tenure = Arc::clone(&guard.held().tenure);
+        tenure.end_with(EndCause::Closed);
+        let grant = Grant::passed(tenure, &LockOptions::default(), manager.now(), None, Some(place));
+        let held = Hold::new(grant, LockOptions::default(), None, tracing::Span::none());
+        assert!(
+            behind.and_then(|behind| behind.come()).is_some(),
+            "it waits behind a lock that has ended"
+        );
+        drop(held);
         Ok(())
     }
 

@@ -33,6 +33,7 @@ use crate::hold::{Grant, Hold, LockOptions, QueueHead};
 use crate::host::{self, Moment, Sleep, Timer};
 use crate::key::{CallSite, Keys, Names};
 use crate::stats::{Event, metrics};
+use crate::store::holder::Holder;
 use crate::store::{Fence, LockMode, StoreError};
 
 /// Takes a lock.
@@ -53,17 +54,19 @@ pub(crate) fn acquire<T: 'static>(
             // Boxed, since it is rare.
             return Box::pin(acquisition.nested(*guard)).await.map(wrap);
         }
-        let grant = {
+        let guard = {
             let mut seen = Progress::default();
-            let taken = acquisition.take(&mut seen).await;
-            acquisition.record(&seen, taken.as_ref());
-            taken?
+            match acquisition.take(&mut seen).await {
+                Ok(grant) if acquisition.options.min_replicas == 0 => return Ok(wrap(acquisition.hold(grant, &seen))),
+                // Boxed, since it is rare.
+                Ok(grant) => Box::pin(acquisition.hold_in_replicas(grant, &seen)),
+                Err(error) => {
+                    acquisition.record_failure(&seen, &error);
+                    return Err(error);
+                }
+            }
         };
-        if acquisition.options.min_replicas > 0 {
-            // Boxed, since it is rare.
-            return Box::pin(acquisition.hold_in_replicas(grant)).await.map(wrap);
-        }
-        Ok(wrap(acquisition.hold(grant)))
+        guard.await.map(wrap)
     }
 }
 
@@ -371,8 +374,8 @@ impl Acquisition {
         }
     }
 
-    fn hold(mut self, grant: Grant) -> Guard {
-        let (since, site) = (grant.since, self.options.site);
+    fn hold(mut self, grant: Grant, seen: &Progress) -> Guard {
+        let (since, site, fence) = (grant.since, self.options.site, grant.fence);
         let options = std::mem::take(&mut self.options);
         let span = std::mem::replace(&mut self.span, tracing::Span::none());
         let held = Hold::new(grant, options, self.parent.take(), span);
@@ -381,7 +384,15 @@ impl Acquisition {
         }
         let tracked = self.tracked.take().unwrap_or_else(|| self.manager.backend.held.token());
         let guard = Guard::new(held, tracked);
-        // Not before: a recorder that panics must not lose the lock.
+        // Not before: a recorder or a subscriber that panics must not lose the lock.
+        self.manager.backend.stats.count(Event::Acquired, site);
+        let span = &guard.held().span;
+        if !span.is_disabled() {
+            self.record(span, seen, seen.news.holder.as_ref());
+            if let Some(fence) = fence {
+                span.record("fence", fence.get());
+            }
+        }
         self.end_wait(site, since);
         metrics::holds(site, since.since(self.start));
         guard
@@ -411,27 +422,33 @@ impl Acquisition {
 
     /// Returns the guard once as many replicas as wanted have the lock. If the call is not polled meanwhile, the
     /// lock thread gives the lock back. Fails once the manager is shut down.
-    async fn hold_in_replicas(self, grant: Grant) -> Result<Guard, LockError> {
+    fn hold_in_replicas(
+        self,
+        grant: Grant,
+        seen: &Progress,
+    ) -> impl Future<Output = Result<Guard, LockError>> + Send + use<> {
         let (wanted, site) = (self.options.min_replicas.into(), self.options.site);
         let (manager, key) = (Arc::clone(&self.manager), self.name());
         let asking = self.asking(None);
-        let guard = self.hold(grant);
+        let guard = self.hold(grant, seen);
         let held = Arc::clone(guard.held());
         asking.caller.keep(guard);
-        let reached = async {
-            tokio::select! {
-                biased;
-                () = manager.backend.closed.wait() => Err(LockError::Closed { key, began: false }),
-                reached = held.reach_replicas(wanted) => reached,
-            }
-        };
-        let reached = asking.caller.attend(pin!(reached)).await;
-        let guard = match asking.caller.claim_kept() {
-            Some(guard) => guard.if_reached(reached).await,
-            None => Err(reached.err().unwrap_or_else(|| held.replicas_are_late())),
-        };
-        count_failure(&manager, site, guard.as_ref().err());
-        guard
+        async move {
+            let reached = async {
+                tokio::select! {
+                    biased;
+                    () = manager.backend.closed.wait() => Err(LockError::Closed { key, began: false }),
+                    reached = held.reach_replicas(wanted) => reached,
+                }
+            };
+            let reached = asking.caller.attend(pin!(reached)).await;
+            let guard = match asking.caller.claim_kept() {
+                Some(guard) => guard.if_reached(reached).await,
+                None => Err(reached.err().unwrap_or_else(|| held.replicas_are_late())),
+            };
+            count_failure(&manager, site, guard.as_ref().err());
+            guard
+        }
     }
 
     fn name(&self) -> Box<str> {
@@ -445,36 +462,28 @@ impl Acquisition {
         }
     }
 
-    fn record(&self, seen: &Progress, result: Result<&Grant, &LockError>) {
-        let stats = &self.manager.backend.stats;
-        match result {
-            Ok(_) => stats.count(Event::Acquired, self.options.site),
-            Err(LockError::Busy { .. }) => stats.count(Event::Busy, self.options.site),
-            Err(error) => count_failure(&self.manager, self.options.site, Some(error)),
-        }
-        if self.span.is_disabled() {
-            return;
-        }
-        let waited = self.manager.now().since(self.start);
-        self.span.record("wait", tracing::field::debug(waited));
-        self.span.record("attempts", seen.attempts);
-        let holder = match result {
-            Err(LockError::Busy { holder, .. }) => holder.as_deref(),
-            _ => seen.news.holder.as_ref(),
+    fn record_failure(&self, seen: &Progress, error: &LockError) {
+        let holder = if let LockError::Busy { holder, .. } = error {
+            self.manager.backend.stats.count(Event::Busy, self.options.site);
+            holder.as_deref()
+        } else {
+            count_failure(&self.manager, self.options.site, Some(error));
+            seen.news.holder.as_ref()
         };
-        if let Some(holder) = holder {
-            self.span.record("holder", tracing::field::display(holder));
+        if !self.span.is_disabled() {
+            self.record(&self.span, seen, holder);
+            self.span.record("outcome", error.kind());
+            tracing::debug!(parent: &self.span, %error, "lock not taken");
         }
-        match result {
-            Ok(grant) => {
-                if let Some(fence) = grant.fence {
-                    self.span.record("fence", fence.get());
-                }
-            }
-            Err(error) => {
-                self.span.record("outcome", error.kind());
-                tracing::debug!(parent: &self.span, %error, "lock not taken");
-            }
+    }
+
+    /// Records how the call has got its lock, or has not. `holder` is the one that it has waited for last.
+    fn record(&self, span: &tracing::Span, seen: &Progress, holder: Option<&Holder>) {
+        let waited = self.manager.now().since(self.start);
+        span.record("wait", tracing::field::debug(waited));
+        span.record("attempts", seen.attempts);
+        if let Some(holder) = holder {
+            span.record("holder", tracing::field::display(holder));
         }
     }
 }

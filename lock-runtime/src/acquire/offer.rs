@@ -125,6 +125,11 @@ impl<T> Offer<T> {
         *state = State::Made(offered);
     }
 
+    /// Returns `true` if the call has accepted what it waited for, or has left.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(*self.state(), State::Over)
+    }
+
     /// Looks at what is offered.
     pub(super) fn look<R>(&self, look: impl FnOnce(&T) -> R) -> Option<R> {
         match &*self.state() {

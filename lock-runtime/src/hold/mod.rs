@@ -56,7 +56,7 @@ pub(crate) struct Hold {
     renewed_before: u32,
     /// The lock in whose body this call was made.
     parent: Option<Arc<Hold>>,
-    span: tracing::Span,
+    pub(crate) span: tracing::Span,
     /// The place at the front of the line for the key, until the lock has ended.
     place: Mutex<Option<QueueHead>>,
     end_cause: OnceLock<EndCause>,
@@ -74,7 +74,7 @@ pub(crate) struct Hold {
     late: AtomicBool,
     /// The conditions on which the release may leave the lock free for a while.
     leave_free: OnceLock<LeaveFree>,
-    /// The waker of the task that runs the body.
+    /// The waker of the task that runs the body of the first call.
     runner: AtomicWaker,
     /// Notifies the callers that await the loss.
     lost: Notify,
@@ -159,13 +159,14 @@ impl Hold {
             parent,
             span,
         });
-        held.tenure.belongs_to(&held);
-        if !is_passed {
-            held.tenure.watchdog.watch(&held.tenure);
-        }
+        // Before the lock can end, which gives the place to the next call.
         if let Some(place) = grant.place {
             place.show(&held);
             *held.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        }
+        held.tenure.belongs_to(&held);
+        if !is_passed {
+            held.tenure.watchdog.watch(&held.tenure);
         }
         held
     }
@@ -355,10 +356,6 @@ impl Hold {
             },
             EndCause::Closed => LockError::Closed { key, began: true },
         }
-    }
-
-    fn runner(&self) -> &AtomicWaker {
-        &self.runner
     }
 
     fn lost(&self) -> &Notify {

@@ -81,6 +81,13 @@ impl Tasks {
         self.alive.token()
     }
 
+    /// Returns a waker that is woken with the tasks.
+    pub(super) fn new_waker(&self) -> Arc<AtomicWaker> {
+        let waker = Arc::default();
+        self.add(&waker);
+        waker
+    }
+
     /// Adds a task's waker. Removes the wakers of finished tasks once they may outnumber the
     /// others.
     pub(super) fn add(&self, waker: &Arc<AtomicWaker>) {

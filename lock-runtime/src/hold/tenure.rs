@@ -3,9 +3,7 @@
 //! finding comes. Between two calls it stays with the tenure, and the next call asks the store
 //! instead. A call that receives the lock while a check is late waits for the answer before its
 //! body, so that few bodies begin under a lost lock however late the watchdog is. Without an answer
-//! within 250 ms, or within the rest of its `wait`, the lock goes back to the store. The store is
-//! asked for the lanes of the keys while nothing is locked, since it may report a loss at the same
-//! time.
+//! within 250 ms, or within the rest of its `wait`, the lock goes back to the store.
 
 use std::fmt::{self, Debug};
 use std::pin::pin;
@@ -252,7 +250,9 @@ impl Tenure {
 
     /// Returns `true` if a call that receives the lock at `now` can use it.
     pub(crate) fn is_of_use(&self, now: Moment) -> bool {
-        now < self.deadline() && self.end_cause().is_none() && !self.is_checked_in_vain(now)
+        // A lock that the watchdog has just taken out of its schedule is about to end, or not watched any more.
+        let is_watched = self.plan().due.is_some();
+        is_watched && now < self.deadline() && self.end_cause().is_none() && !self.is_checked_in_vain(now)
     }
 
     pub(super) fn is_checked_in_vain(&self, now: Moment) -> bool {

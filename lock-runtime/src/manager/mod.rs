@@ -264,9 +264,11 @@ impl LockManager {
     /// the grace period and one response time-out have passed; a lock that the store then still
     /// keeps expires with its lease.
     ///
-    /// While no lock is held, it returns within a second. An acquire that the store never answered
-    /// may still reach it up to five seconds later; the shutdown does not wait for that, and the
-    /// clean-up goes on in the background.
+    /// A call that asks for a lock at that moment is waited for as well, until its answer or the response
+    /// time-out, and for up to a second more if there was no answer. An acquire that the store never
+    /// answered may still reach it up to five seconds later; the shutdown does not wait for that, and the
+    /// clean-up goes on in the background. In a process that was forked from one with locks, it returns at
+    /// once.
     ///
     /// Call it before the process ends: a lock whose release has not been sent blocks other holders
     /// until its lease ends.

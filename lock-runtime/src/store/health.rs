@@ -157,7 +157,8 @@ impl HealthChanges {
 
     /// Returns the present health at the first call. Each later one waits until a server has another
     /// [state](ServerHealth::state), address or role than the health that was returned last, and
-    /// returns the newest; what a server was in between is not told. Returns `None` when the manager
+    /// returns the newest. What a server was in between is not told: one that has changed and is again as it
+    /// was is returned as it is. Returns `None` when the manager
     /// has been dropped, and for a store whose health does not change.
     ///
     /// # Cancel safety

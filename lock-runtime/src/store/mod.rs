@@ -159,7 +159,7 @@ pub trait LockStore: Debug + Send + Sync + 'static {
     /// that a server that does not answer holds up no other one's locks. Only the keys of one call
     /// for several may lie in different lanes; their locks are then renewed together with those of
     /// the same lanes. Asked once for each lock that was granted, and again after
-    /// [`LossHint::Relocated`]. Defaults to one lane for all keys.
+    /// [`LossHint::Relocated`]; it must not block, nor report a hint itself. Defaults to one lane for all keys.
     fn lane(&self, key: &str) -> Lane {
         let _ = key;
         Lane::default()

@@ -10,8 +10,9 @@ mod run;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
+use atomic_waker::AtomicWaker;
 use futures_util::future::join_all;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -39,6 +40,9 @@ pub(crate) struct Guard {
     ended: Ended,
     /// `true` for the guard of the call that took the lock, whose end also ends the lock's tasks.
     first: bool,
+    /// The waker of the task that runs the body of a call that re-enters the lock: it may be another one
+    /// than that of the first call.
+    waker: Option<Arc<AtomicWaker>>,
     /// `true` once this guard has ended as the last one of its lock.
     last: bool,
     /// `true` once the release is confirmed or not needed.
@@ -67,6 +71,7 @@ impl Guard {
             seen: Seen::default(),
             ended: Ended::InTime,
             first,
+            waker: None,
             last: false,
             done: false,
             _tracked: tracked,
@@ -76,6 +81,18 @@ impl Guard {
 
     pub(crate) fn held(&self) -> &Arc<Hold> {
         &self.held
+    }
+
+    /// Registers the task that polls the body, which is woken when the lock ends.
+    fn register(&mut self, waker: &Waker) {
+        // In a forked child, a thread of the parent may have locked the tasks.
+        let own = if self.first || self.held.tenure.manager.host().is_forked() {
+            &self.held.runner
+        } else {
+            let held = &self.held;
+            self.waker.get_or_insert_with(|| held.tasks().new_waker())
+        };
+        own.register(waker);
     }
 
     /// Returns `true` if the lock was still held when the body ended.
@@ -246,14 +263,17 @@ impl Drop for Guard {
             // Each task has a guard, and the last guard to go releases the lock.
             self.held.stop_tasks();
         }
-        if !(self.last || self.held.drop_guard()) {
+        // What is to become of a lock whose guard has ended was decided then.
+        let decided = self.last;
+        if !(decided || self.held.drop_guard()) {
             return;
         }
         if !self.held.has_ended() {
             self.end("dropped");
         }
         // The next call in line asks the store once the release is on its way.
-        if let Err(_place) = self.pass() {
+        let passed = if decided { Err(None) } else { self.pass() };
+        if let Err(_place) = passed {
             self.held.tenure.forget();
             self.held.tenure.watchdog.release_later(&self.held);
         }
@@ -382,9 +402,10 @@ impl LockGuard {
     /// Releases the lock and waits for the store to confirm.
     ///
     /// # Errors
-    /// [`LockError::Lost`], [`LockError::Hung`] or [`LockError::Closed`] if the lock had ended
-    /// before: the work done under it may have overlapped another holder's. [`LockError::Store`] if
-    /// the store did not confirm; the release then continues in the background.
+    /// [`LockError::Lost`] if the lock had been lost before, and [`LockError::Hung`] or [`LockError::Closed`]
+    /// if it had ended in this way and the store has no longer kept it: the work done under it may have
+    /// overlapped another holder's. [`LockError::Store`] if the store did not confirm; the release then
+    /// continues in the background.
     ///
     /// # Cancel safety
     /// If dropped before it is done, the release continues in the background.

@@ -72,7 +72,7 @@ impl<F: Future> Future for Run<'_, F> {
         };
         let polled = body.as_mut().poll(cx);
         let told = inside.leave();
-        match after(guard, cx.waker(), told, polled.is_ready()) {
+        match after(guard, told, polled.is_ready()) {
             Ok(()) => polled.map(Ok),
             Err(error) => cancelled(Some(error)),
         }
@@ -114,7 +114,7 @@ fn before<'a>(
         Err(error) => return Err(error.take()),
     };
     // Registers before looking, so that no loss falls between the two.
-    guard.held().runner().register(waker);
+    guard.register(waker);
     let cause = guard.held().check_deadline();
     guard.seen.lost_before = cause.is_some();
     let held = guard.held();
@@ -131,16 +131,12 @@ fn before<'a>(
 /// not be polled any more.
 fn after(
     guard: &mut Result<&mut Guard, Option<Box<LockError>>>,
-    waker: &Waker,
     told: bool,
     ready: bool,
 ) -> Result<(), Box<LockError>> {
     let Ok(guard) = guard else { return Ok(()) };
     guard.seen.told |= told;
     let held = guard.held();
-    // A call that re-enters this lock may have been polled with another waker, which then replaced
-    // this one.
-    held.runner().register(waker);
     let Some(cause) = held.check_deadline() else {
         return Ok(());
     };

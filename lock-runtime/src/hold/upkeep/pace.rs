@@ -101,6 +101,10 @@ impl Pace {
     /// all are released or their leases are over.
     pub(crate) async fn shut_down(&self, manager: &Backend, grace: Duration) {
         manager.closed.close();
+        // In a forked child, nothing ends that its parent has begun.
+        if manager.host().is_forked() {
+            return;
+        }
         manager.held.close();
         let (_, timer) = self.now(manager.host());
         self.end_held(manager, timer, grace).await;

@@ -315,7 +315,7 @@ async fn lose_many(url: &str, count: usize, lease: Duration) {
     child_hears();
 }
 
-/// Forks inside a body, on one thread. Says `holding`, waits for a line, forks; the fork says `other …` for a lock it asks for
+/// Forks inside a body, on one thread. Says `holding`, waits for a line, forks; the fork shuts the manager down and says `shut down`, `other …` for a lock it asks for
 /// itself, `built …` for a manager and `fork …`, waits for a line and ends; then the parent says `parent …`, each with the outcome of its call.
 fn fork_inside(url: &str, key: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -333,9 +333,13 @@ fn fork_inside(url: &str, key: &str) {
                     let status = waitpid(fork).unwrap();
                     child_says(format_args!("waited {status}"));
                 }
-                Fork::Child => loop {
-                    tokio::task::yield_now().await;
-                },
+                Fork::Child => {
+                    locks.shutdown().await;
+                    child_says("shut down");
+                    loop {
+                        tokio::task::yield_now().await;
+                    }
+                }
             }
         };
         let ended = locks.lock(key).lease(Duration::from_secs(60)).run(body).await;
