@@ -13,7 +13,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-use crate::stage::{Five, stored, url_of};
+use crate::stage::{Five, LONG, queue_of, stored, url_of};
 
 async fn check(builder: lock_runtime::LockManagerBuilder) -> Result<LockManager, ConfigError> {
     let locks = builder.connect_timeout(PATIENCE).response_timeout(PATIENCE).build()?;
@@ -109,6 +109,34 @@ async fn a_majority_out_of_reach_at_the_start_is_named() {
     }
     assert!(said.contains("refused"), "{said}");
     assert!(said.contains("check that the masters are up and reachable"), "{said}");
+}
+
+/// Each of them still answers reads, and the last one gives locks that are free.
+#[tokio::test]
+async fn calls_that_wait_at_a_master_that_begins_to_refuse_go_on_at_the_next() {
+    let refusals: [&[&str]; 3] = [
+        &["CONFIG", "SET", "min-replicas-to-write", "1"],
+        &["REPLICAOF", "127.0.0.1", "1"],
+        &["ACL", "SETUSER", "default", "-eval", "-evalsha"],
+    ];
+    for refuses in refusals {
+        let five = Five::start();
+        let (holder, waiter) = (five.connected().await, five.connected().await);
+        let guard = holder.lock("k").lease(LONG).acquire().await.unwrap();
+        five.has_votes("k", 5).await;
+        let waiting = tokio::spawn(waiter.lock("k").lease(LONG).acquire());
+        eventually("the call to stand in the queue", || async {
+            five[0].exists(&queue_of("k"))
+        })
+        .await;
+        five[0].cmd(refuses);
+        guard.release().await.unwrap();
+        let next = waiting.await.unwrap();
+        let next = next.unwrap_or_else(|error| panic!("{refuses:?}: {error}"));
+        next.handle().verify().await.unwrap();
+        // Neither does a new call wait there.
+        drop(holder.lock("another").acquire().await.unwrap());
+    }
 }
 
 /// A server that cannot be a master is named, with the reason and what to do.

@@ -22,7 +22,8 @@ fn hurried(five: &Five) -> LockManagerBuilder {
 
 #[tokio::test]
 async fn a_silent_master_delays_one_call_and_votes_again_afterwards() {
-    for silent in [0, 3] {
+    let (stands_still, writes_hang) = (false, true);
+    for (silent, writes_hang) in [(0, stands_still), (3, stands_still), (0, writes_hang)] {
         let five = Five::start();
         let locks = connected(hurried(&five)).await;
         let held = locks
@@ -33,7 +34,12 @@ async fn a_silent_master_delays_one_call_and_votes_again_afterwards() {
             .await
             .unwrap();
         five.has_votes("held", 5).await;
-        five[silent].pause();
+        if writes_hang {
+            // It still answers reads.
+            five[silent].cmd(&["CLIENT", "PAUSE", "600000", "WRITE"]);
+        } else {
+            five[silent].pause();
+        }
         let mut delayed = Vec::new();
         for number in 0..20 {
             let asked = Stamp::now();
@@ -61,7 +67,11 @@ async fn a_silent_master_delays_one_call_and_votes_again_afterwards() {
         eventually("a renewal", || async { held.handle().renewals() > before }).await;
         held.handle().verify().await.unwrap();
 
-        five[silent].resume();
+        if writes_hang {
+            five[silent].cmd(&["CLIENT", "UNPAUSE"]);
+        } else {
+            five[silent].resume();
+        }
         eventually("a vote of the master that goes on", || async {
             let guard = locks.lock("k").acquire().await.unwrap();
             let votes = five[silent].exists(&stored("k"));

@@ -102,6 +102,17 @@ impl HolderValue {
     }
 }
 
+/// Stands before the number of a value's variant. No path of a function has it.
+const VARIANT: char = '~';
+
+/// Returns a value without the number of its variant: all values of one holder become the same.
+pub(super) fn without_variant(value: &str) -> &str {
+    match value.rsplit_once(VARIANT) {
+        Some((before, number)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => before,
+        _ => value,
+    }
+}
+
 impl HolderValue {
     /// Returns the text to store. It contains the holder's token.
     #[must_use]
@@ -113,10 +124,10 @@ impl HolderValue {
         &self.text
     }
 
-    /// Returns another value of the same holder: with this behind the text.
-    pub(super) fn with_suffix(&self, suffix: fmt::Arguments<'_>) -> Self {
+    /// Returns another value of the same holder.
+    pub(super) fn variant(&self, number: u32) -> Self {
         Self {
-            text: format!("{}{suffix}", self.text).into(),
+            text: format!("{}{VARIANT}{number}", self.text).into(),
             mode: self.mode.clone(),
         }
     }
@@ -237,7 +248,7 @@ impl Holder {
         }
         let host = parts.next()?;
         let pid = parts.next()?.parse().ok()?;
-        let stored = parts.next().unwrap_or_default();
+        let stored = without_variant(parts.next().unwrap_or_default());
         let passed = self.passed.as_ref().map(|passed| &*passed.function);
         Some((host, pid, passed.unwrap_or(stored)))
     }
@@ -281,6 +292,19 @@ mod tests {
         for shown in [holder.to_string(), format!("{holder:?}"), format!("{value:?}")] {
             assert!(!shown.contains(&token[..TOKEN_LENGTH]), "{shown}");
             assert!(shown.contains("stock::reduce"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn all_values_of_one_holder_are_known_as_the_same() {
+        let value = "0123456789abcdef0123456789abcdef:host:1:stock::reduce";
+        let other = HolderValue::of(value).variant(7);
+        assert_ne!(other.as_str(), value);
+        assert_eq!(without_variant(other.as_str()), value);
+        assert_eq!(without_variant(value), value);
+        assert_eq!(Holder::of(other.as_str()).function(), Some("stock::reduce"));
+        for whole in ["a~", "a~b", "~", "a~1b"] {
+            assert_eq!(without_variant(whole), whole);
         }
     }
 

@@ -291,7 +291,8 @@ pub trait LockStore: Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Asks the server for any answer, by as little as possible. By default connects.
+    /// Asks the server, without an effect, for what it refuses while it cannot release or hand over locks. By default
+    /// connects.
     fn ping(&self) -> StoreFuture<'_, ()> {
         self.connect()
     }

@@ -177,7 +177,7 @@ impl Ballot {
     /// were given back: from here on they know the lock by another value.
     pub(super) fn begin_round(&self, round: u32) {
         let mut state = self.state();
-        state.value = variant(&state.first, round);
+        state.value = state.first.variant(round);
         let kept = state.stood_at;
         for (at, asked) in state.asked.iter_mut().enumerate() {
             if kept != Some(at) {
@@ -236,22 +236,6 @@ impl Ballot {
         let mut state = self.state();
         state.released += 1;
         state.released >= self.keys.len()
-    }
-}
-
-/// Returns another value of the same holder.
-fn variant(value: &HolderValue, round: u32) -> HolderValue {
-    value.with_suffix(format_args!("{MARK}{round}"))
-}
-
-/// Stands before the number of a variant. No path of a function has it.
-const MARK: char = '~';
-
-/// Returns a value without the number of its variant: all values of one holder become the same.
-pub(super) fn without_variant(value: &str) -> &str {
-    match value.rsplit_once(MARK) {
-        Some((before, number)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => before,
-        _ => value,
     }
 }
 
@@ -346,18 +330,6 @@ impl Ballots {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn all_values_of_one_holder_are_known_as_the_same() {
-        let value = "0123456789abcdef0123456789abcdef:host:1:stock::reduce";
-        let other = variant(&HolderValue::of(value), 7);
-        assert_ne!(other.as_str(), value);
-        assert_eq!(without_variant(other.as_str()), value);
-        assert_eq!(without_variant(value), value);
-        for whole in ["a~", "a~b", "~", "a~1b"] {
-            assert_eq!(without_variant(whole), whole);
-        }
-    }
 
     #[test]
     fn ballots_of_locks_that_nobody_released_are_forgotten() {

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Quorum;
-use super::ballot::without_variant;
 use super::requests::Requests;
-use crate::store::holder::Holder;
+use crate::store::holder::{Holder, without_variant};
 use crate::store::info::{LockInfo, MasterInfo};
 use crate::store::{LockPage, StoreError};
 

@@ -8,7 +8,7 @@ use crate::host::Timer;
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::failure::sort;
 use crate::store::redis::connection::{Connection, ConnectionSlot};
-use crate::store::redis::connection::{Release, Take, the_one};
+use crate::store::redis::connection::{Release, Request, Take, the_one};
 use crate::store::redis::connection::{eval, eval_about, eval_for_lock};
 use crate::store::redis::keyspace::drawing;
 use crate::store::redis::reply::{
@@ -125,6 +125,22 @@ impl RedisStore {
             command.arg(request.value.as_str()).arg(request.keep.map_or(0, millis));
         });
         verdict(&answer.await?)
+    }
+
+    /// Releases what nobody has. A server that takes no writes, or does not allow this user the scripts, refuses that as
+    /// well, though it may still answer reads or give locks that are free.
+    pub(in crate::store::redis) async fn release_nothing(&self) -> Result<(), StoreError> {
+        let live = self.background.live().await?;
+        let nothing = Release {
+            lock: self.names.probe().into(),
+            value: "".into(),
+            is_shared: false,
+            keep: 0,
+            member: String::new(),
+            leave_free: None,
+        };
+        let answer = self.background.run(&live, &Request::Release(nothing)).await;
+        answer.map(drop).map_err(|error| sort(&error, true))
     }
 
     /// Takes a call out of its queue by a command that names no other key.
