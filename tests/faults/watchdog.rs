@@ -396,6 +396,64 @@ fn a_waker_that_acts_at_once_does_not_stop_the_lock_thread() {
     });
 }
 
+/// A waker that panics, as that of an executor may which is full.
+#[derive(Default)]
+struct Panicking(AtomicBool);
+
+impl Wake for Panicking {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+        panic!("this executor takes no more tasks");
+    }
+}
+
+impl Panicking {
+    /// Polls a call until it waits. Returns the call, and the waker.
+    fn begin(call: impl Future + 'static) -> (Pin<Box<dyn Future<Output = ()>>>, Arc<Self>) {
+        let mut call: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move { drop(call.await) });
+        let panicking = Arc::new(Self::default());
+        let waker = Waker::from(Arc::clone(&panicking));
+        assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        (call, panicking)
+    }
+}
+
+#[test]
+fn a_waker_that_panics_stops_neither_the_lock_thread_nor_the_end_of_another_lock() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let locks = LockManager::builder("memory://").build().unwrap();
+    runtime.block_on(async {
+        let held = locks.lock("busy").acquire().await.unwrap();
+        let soon = Duration::from_millis(100);
+        let lease = Duration::from_millis(300);
+        let busy = || locks.lock("busy").wait(soon);
+        let hangs = |key: &str| {
+            let request = locks.lock(key).lease(lease).max_renewals(0);
+            request.run(std::future::pending::<()>())
+        };
+        let calls = [
+            Panicking::begin(busy().acquire()),
+            Panicking::begin(hangs("a")),
+            Panicking::begin(hangs("b")),
+        ];
+        for (_, panicking) in &calls {
+            eventually("each call to be woken", || async { panicking.0.load(Ordering::SeqCst) }).await;
+        }
+        let other = locks.lock("other").lease(LEASE * 3 / 2).acquire().await.unwrap();
+        let waited = tokio::time::timeout(PATIENCE, busy().acquire()).await;
+        let waited = waited.expect("a call's time is up as before");
+        assert!(matches!(waited, Err(LockError::Busy { .. })), "{waited:?}");
+        eventually("the lock thread to renew another lock", || async {
+            other.handle().renewals() >= 1
+        })
+        .await;
+        drop((held, calls));
+    });
+}
+
 #[test]
 fn a_waker_that_acts_at_once_on_the_state_of_a_server_does_not_stop_the_lock_thread() {
     let server = Server::start();

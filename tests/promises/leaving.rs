@@ -1,10 +1,11 @@
 //! Releases and clean-ups in the background.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager};
 use lock_tests::patience::eventually_blocking;
-use lock_tests::{PATIENCE, Server};
+use lock_tests::{PATIENCE, Server, eventually};
 
 /// So long that nothing ends a lock but its release.
 const LONG: Duration = Duration::from_secs(60);
@@ -88,4 +89,26 @@ fn a_pipelined_release_whose_runtime_ends_is_sent_and_no_loss() {
     eventually_blocking("the release", || !server.exists("dist_lock:ends"));
     let stats = locks.stats();
     assert_eq!((stats.lost_deleted, stats.lost_taken), (0, 0), "{stats:?}");
+}
+
+/// As in a `select!` whose other branch is a signal, with the call in scope until the end.
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_a_waiting_call_that_is_polled_no_more() {
+    let server = Server::start();
+    let other = connected(&server.url()).await;
+    let locks = LockManager::builder(&server.url())
+        .shutdown_grace(LONG * 60)
+        .build()
+        .unwrap();
+    let held = other.lock("k").lease(LONG * 2).acquire().await.unwrap();
+    let mut waiting = pin!(locks.lock("k").wait(LONG).acquire());
+    let queue = "dist_lock:%lock-queue:{dist_lock:k}";
+    tokio::select! {
+        ended = &mut waiting => panic!("{:?}", ended.err()),
+        () = eventually("a place in the queue", || async { server.exists(queue) }) => {}
+    }
+    let down = tokio::time::timeout(PATIENCE, locks.shutdown()).await;
+    down.expect("the call holds nothing");
+    assert!(matches!(waiting.await, Err(LockError::Closed { .. })));
+    held.release().await.unwrap();
 }

@@ -13,7 +13,7 @@ plant tokens-of-the-same-second lock-runtime/src/store/redis/ops/next_fence.lua 
     "return string.format('%.0f', micros - micros % 1000000)"
 
 plant lost-but-not-ended lock-runtime/src/hold/upkeep/watchdog.rs \
-    'held.end_with(EndCause::Lost(reason));
+    'contained(|| held.end_with(EndCause::Lost(reason)));
                 return false;' \
     'let _ = reason;
                 return false;'

@@ -451,6 +451,7 @@ fn board(manager: &Arc<Shared>, flight: Flight, site: CallSite) -> Boarded {
                 follower,
             };
             manager.backend.stats.waits(site);
+            manager.backend.stats.follows();
             Boarded::Follows(following)
         }
     }
@@ -530,6 +531,7 @@ impl Following {
 impl Drop for Following {
     fn drop(&mut self) {
         let time = self.waited();
+        self.manager.backend.stats.followed();
         if self.manager.host().is_forked() {
             self.manager.backend.stats.waited(None, time);
             return;

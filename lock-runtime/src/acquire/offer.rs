@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use atomic_waker::AtomicWaker;
 
-use crate::host::Moment;
+use crate::host::{Moment, contained};
 
 /// A call's sign of life, and its task.
 ///
@@ -35,7 +35,8 @@ impl Sign {
     }
 
     pub(super) fn wake(&self) {
-        self.task.wake();
+        // Of a call that another one, or the lock thread, wakes.
+        contained(|| self.task.wake());
     }
 
     /// Gives the sign. Returns `true` if it was asked for.

@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 
 use crate::error::{EndCause, LockError, LostReason};
 use crate::hold::tasks::Tasks;
-use crate::host::Moment;
+use crate::host::{Moment, contained};
 use crate::stats::metrics;
 use crate::store::holder::Holder;
 use crate::store::{FencingToken, LeaveFree, Ownership, Receipt, ReleaseRequest, StoreError};
@@ -265,8 +265,9 @@ impl Hold {
         let was_held = self.uncount();
         // The next call in line does not wait for a guard whose lock has ended.
         drop(self.leave_place());
-        self.runner.wake();
-        self.lost.notify_waiters();
+        // Whatever one of them does, the others are woken.
+        contained(|| self.runner.wake());
+        contained(|| self.lost.notify_waiters());
         if let Some(tasks) = self.known_tasks() {
             tasks.lose();
         }
@@ -484,7 +485,7 @@ impl Drop for Shield {
             // A loss that the section deferred takes effect now.
             let is_over = held.end_cause().is_some();
             if is_over {
-                held.runner.wake();
+                contained(|| held.runner.wake());
             }
             // The section may have deferred the end of a task as well.
             if let Some(tasks) = held.known_tasks().filter(|tasks| is_over || tasks.is_stopped()) {

@@ -12,6 +12,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::host::contained;
+
 /// The tasks of one lock, and the token by which they and the user's code learn of the lock's end.
 /// Created on first use.
 #[derive(Default)]
@@ -59,7 +61,7 @@ impl Tasks {
         // Wakes after the list is unlocked: a waker may run any code.
         let wakers: Vec<_> = self.wakers().iter().filter_map(Weak::upgrade).collect();
         for waker in wakers {
-            waker.wake();
+            contained(|| waker.wake());
         }
     }
 

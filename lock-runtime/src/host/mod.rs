@@ -15,6 +15,7 @@ pub mod clock;
 mod identity;
 mod lock_thread;
 mod sharded;
+mod sleep;
 mod time_outs;
 mod tokens;
 #[cfg(lock_simulation)]
@@ -43,6 +44,7 @@ pub use self::backoff::Backoff;
 pub(crate) use self::blocking::block_on;
 pub(crate) use self::clock::{BootClock, Clock, Moment, TokioClock};
 pub(crate) use self::sharded::Sharded;
+pub(crate) use self::sleep::{Sleep, contained};
 pub(crate) use self::time_outs::{TimeOut, TimeOuts};
 use crate::host::clock::tokio_clock_is_paused;
 use crate::host::lock_thread::LockThread;
@@ -119,9 +121,6 @@ impl Runtime {
         self.handle.runtime_flavor() == RuntimeFlavor::CurrentThread
     }
 }
-
-/// A future that completes after a given time.
-pub(crate) type Sleep = tokio::time::Sleep;
 
 /// Distinguishes the runtimes of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,7 +236,7 @@ impl Host {
     pub(crate) fn sleep(&self, timer: Timer, span: Duration) -> Sleep {
         #[cfg(lock_simulation)]
         if self.0.world.is_some() {
-            return tokio::time::sleep(span);
+            return Sleep::new(tokio::time::sleep(span));
         }
         // A `Sleep` belongs to the runtime in which it was created, wherever it is polled. Managers
         // start the lock thread, so it exists here. It does not exist in a forked child, which
@@ -248,7 +247,7 @@ impl Host {
             Timer::Caller if Handle::try_current().is_err() => self.0.lock_thread.known().map(Handle::enter),
             Timer::Caller => None,
         };
-        tokio::time::sleep(span)
+        Sleep::new(tokio::time::sleep(span))
     }
 
     /// Returns the output of `future`, or `None` once `span` has passed.

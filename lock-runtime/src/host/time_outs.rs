@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::host::{Host, Sharded, Timer};
+use crate::host::{Host, Sharded, Timer, contained};
 
 /// Time-outs that are longer, such as one of `Duration::MAX`, have no end that a clock can tell.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -138,7 +138,7 @@ impl TimeOuts {
         of_row.ended.store(row.first, Ordering::Release);
         drop(row);
         for Waiting { waker, .. } in due {
-            waker.wake();
+            contained(|| waker.wake());
         }
         next
     }

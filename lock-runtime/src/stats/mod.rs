@@ -114,6 +114,8 @@ pub(crate) struct Counters(Sharded<Shard>);
 struct Shard {
     held: AtomicU64,
     waiting: AtomicU64,
+    /// Those of the waiting calls that wait for the result of another one.
+    following: AtomicU64,
     /// In microseconds: nanoseconds would overflow within three weeks while 10,000 calls wait.
     waited: AtomicU64,
     acquired: AtomicU64,
@@ -171,6 +173,22 @@ impl Counters {
         }
     }
 
+    /// Counts a waiting call that waits for the result of another one.
+    pub(crate) fn follows(&self) {
+        self.0.own().following.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn followed(&self) {
+        self.0.own().following.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of waiting calls that wait for a lock themselves.
+    pub(crate) fn asking(&self) -> usize {
+        let waiting = self.gauge(|shard| &shard.waiting);
+        let asking = waiting.saturating_sub(self.gauge(|shard| &shard.following));
+        usize::try_from(asking).unwrap_or(usize::MAX)
+    }
+
     /// Counts a held lock, until [`ends`](Self::ends) is called for it.
     pub(crate) fn holds(&self) {
         self.0.own().held.fetch_add(1, Ordering::Relaxed);
@@ -215,16 +233,22 @@ impl Counters {
         self.0.own().renewals.fetch_add(1, Ordering::Relaxed);
     }
 
+    fn sum(&self, counter: fn(&Shard) -> &AtomicU64) -> u64 {
+        let parts = self.0.iter().map(|shard| counter(shard).load(Ordering::Relaxed));
+        parts.fold(0, u64::wrapping_add)
+    }
+
+    /// Returns none for less than none, which is read if one has begun in a shard that was read before, and has ended in
+    /// another one since.
+    fn gauge(&self, gauge: fn(&Shard) -> &AtomicU64) -> u64 {
+        self.sum(gauge).cast_signed().max(0).cast_unsigned()
+    }
+
     pub(crate) fn read(&self) -> Stats {
-        let read = |counter: fn(&Shard) -> &AtomicU64| {
-            let parts = self.0.iter().map(|shard| counter(shard).load(Ordering::Relaxed));
-            parts.fold(0, u64::wrapping_add)
-        };
-        // Less than none, if one has begun in a shard that was read before, and has ended in another one since.
-        let gauge = |gauge| read(gauge).cast_signed().max(0).cast_unsigned();
+        let read = |counter| self.sum(counter);
         Stats {
-            held: gauge(|shard| &shard.held),
-            waiting: gauge(|shard| &shard.waiting),
+            held: self.gauge(|shard| &shard.held),
+            waiting: self.gauge(|shard| &shard.waiting),
             waited: Duration::from_micros(read(|shard| &shard.waited)),
             acquired: read(|shard| &shard.acquired),
             passed: read(|shard| &shard.passed),

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use atomic_waker::AtomicWaker;
 
+use crate::host::contained;
 use crate::store::StoreError;
 
 /// Receives one answer of a store.
@@ -93,7 +94,7 @@ impl<T> Default for Awaited<T> {
 impl<T: Send> Receive<T> for Awaited<T> {
     fn receive(&self, answer: Result<T, StoreError>) {
         self.answer.put(answer);
-        self.task.wake();
+        contained(|| self.task.wake());
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::EndCause;
 use crate::hold::backend::Backend;
 use crate::hold::upkeep::watchdog::Watchdog;
-use crate::host::{Clock, Host, RuntimeId, Timer, TokioClock};
+use crate::host::{Clock, Host, RuntimeId, Timer, TokioClock, contained};
 use crate::store::{LossHint, LossReceiver};
 
 /// The time for which a shutdown waits for the clean-up of acquires that the store did not answer.
@@ -92,7 +92,7 @@ impl Pace {
                 watchdog.hint(&backend, &hint);
             }
             if matches!(hint, LossHint::Back(_)) {
-                backend.access.back.notify_waiters();
+                contained(|| backend.access.back.notify_waiters());
             }
         })
     }
@@ -118,9 +118,22 @@ impl Pace {
     }
 
     async fn end_held(&self, manager: &Backend, timer: Timer, grace: Duration) {
-        let released = manager.held.wait();
-        let released = manager.host().timeout(timer, grace, released);
-        if released.await.is_some() {
+        let released = async |limit| {
+            manager
+                .host()
+                .timeout(timer, limit, manager.held.wait())
+                .await
+                .is_some()
+        };
+        // Calls that ask for locks count as well. One that is not polled, as beside another branch of a `select!` whose
+        // turn came, does not end before it is dropped.
+        let are_asking = || manager.held.len() <= manager.stats.asking();
+        let response = manager.access.response_timeout;
+        let first = if are_asking() { response } else { grace.min(response) };
+        if released(first).await || are_asking() {
+            return;
+        }
+        if released(grace.saturating_sub(first)).await || are_asking() {
             return;
         }
         let watchdogs = self.watchdogs();

@@ -22,7 +22,7 @@ use crate::hold::tenure::{Servers, Tenure};
 use crate::hold::upkeep::checked::CheckedLocks;
 use crate::hold::upkeep::pipelined::{self, Pipelined};
 use crate::hold::upkeep::releaser;
-use crate::host::{Clock, Host, Moment, Timer, TokioClock};
+use crate::host::{Clock, Host, Moment, Timer, TokioClock, contained};
 use crate::stats::metrics;
 use crate::store::{Lane, LossHint, Ownership, StoreError};
 
@@ -217,7 +217,8 @@ impl Watchdog {
             let due = if is_due { schedule.sweeps.pop_front() } else { None };
             drop(schedule);
             let Some(mut sweep) = due else { return };
-            let again = (sweep.look)(now);
+            // Looks again after a panic, at what is left of the calls.
+            let again = contained(|| (sweep.look)(now)).unwrap_or(true);
             if again {
                 // Counted from now, however long the look took, so that calls have that time to be
                 // polled.
@@ -302,7 +303,7 @@ impl Watchdog {
         }
         drop(schedule);
         for held in &ended {
-            held.end_with(cause);
+            contained(|| held.end_with(cause));
         }
         ended.iter().map(|held| held.deadline()).max()
     }
@@ -425,11 +426,12 @@ impl Watchdog {
         drop(schedule);
         // A woken call may release its lock at once, which locks the schedule.
         for (held, cause) in ended {
-            match cause {
+            // A subscriber or a recorder may panic, and the other locks must end as well.
+            contained(|| match cause {
                 Some(cause) => held.end_with(cause),
                 // The clock shows which time limit has passed.
                 None => held.look_at_the_clock(),
-            }
+            });
         }
         for batch in batches {
             drop(host.spawn_here(batch.run()));
@@ -755,7 +757,7 @@ impl Batch {
         match answer {
             Some(Ok(verdicts)) if verdicts.len() == requests.len() => {
                 let has_renewed = due.iter().any(|due| due.request == Request::Renew);
-                manager.has_answered(&lanes, has_renewed);
+                contained(|| manager.has_answered(&lanes, has_renewed));
                 let took = if metrics::RECORDS {
                     self.watchdog.clock.now().since(sent)
                 } else {
@@ -772,7 +774,7 @@ impl Batch {
                 }
                 // A recorder may take its time, and no lock waits for that.
                 for held in renewed {
-                    held.record_renewal(took);
+                    contained(|| held.record_renewal(took));
                 }
             }
             failure => {
@@ -783,7 +785,7 @@ impl Batch {
                 };
                 let held = |lane: &Lane| self.watchdog.count_held(&manager, *lane);
                 let locks = || lanes.iter().map(held).sum();
-                manager.has_failed(lanes.clone(), &error, locks);
+                contained(|| manager.has_failed(lanes.clone(), &error, locks));
                 for due in due {
                     self.settle(&due, sent, None);
                 }
@@ -842,7 +844,7 @@ impl Batch {
                 } else {
                     LostReason::Taken
                 };
-                held.end_with(EndCause::Lost(reason));
+                contained(|| held.end_with(EndCause::Lost(reason)));
                 return false;
             }
             None => {
@@ -870,7 +872,7 @@ struct Answered<'a>(&'a Tenure);
 
 impl Drop for Answered<'_> {
     fn drop(&mut self) {
-        self.0.answered.notify_waiters();
+        contained(|| self.0.answered.notify_waiters());
     }
 }
 

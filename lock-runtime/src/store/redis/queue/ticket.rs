@@ -9,7 +9,7 @@ use std::time::Duration;
 use atomic_waker::AtomicWaker;
 
 use super::look::REFRESH_EVERY;
-use crate::host::Moment;
+use crate::host::{Moment, contained};
 use crate::store::holder::Holder;
 use crate::store::{ContentionSlot, HolderValue};
 
@@ -153,7 +153,7 @@ impl Ticket {
         let is_news = state.word < Some(word);
         state.word = state.word.max(Some(word));
         drop(state);
-        self.task.wake();
+        contained(|| self.task.wake());
         is_news
     }
 
