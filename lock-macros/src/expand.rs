@@ -8,7 +8,7 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::visit_mut::{self, VisitMut};
-use syn::{Expr, Lifetime, Type, TypeInfer};
+use syn::{Expr, Lifetime, Token, Type, TypeInfer};
 
 use crate::duration::DurationArg;
 use crate::fallback;
@@ -271,12 +271,19 @@ impl Model {
             .map_or_else(|| self.function.sig.ident.span(), Spanned::span)
     }
 
-    /// Writes the body's `async` block. Compile errors about the block as a whole, such as borrows
-    /// that last too long, belong at the body.
+    /// Writes the body's `async` block. Its place is the body, for compile errors about it as a whole.
     fn future(&self, user: &TokenStream) -> TokenStream {
-        let place = Span::call_site().located_at(self.function.body.span());
+        // With the user's hygiene, not the macro's: in code of a macro, rustc names no variable in an
+        // error about borrows and moves, and offers no help.
+        let place = self.function.body.span();
+        // A keyword in the edition of the function, which may not be that of a macro with the body.
+        let keyword = match &self.form {
+            Form::Async => self.function.sig.asyncness.map(|keyword| keyword.span),
+            Form::Boxed(boxed) => Some(boxed.future.async_token.span),
+        };
+        let keyword = Token![async](keyword.unwrap_or_else(Span::call_site).located_at(place));
         let body = self.body(user);
-        quote_spanned! { place=> async move { #body } }
+        quote_spanned! { place=> #keyword move { #body } }
     }
 
     /// Writes the content of the body's `async` block.
