@@ -298,6 +298,8 @@ impl Model {
         );
         let (private, takes) = (private(), &self.parameters.takes);
         let value = local("value");
+        // A compile error about a returned reference belongs at the body.
+        let last = Ident::new(&value.to_string(), value.span().located_at(self.function.body.span()));
         let way_out = Lifetime::new("'__lock_end", Span::mixed_site());
         // The user's block gets a label, since rustc would otherwise report its braces as
         // unnecessary. The span is the block's own, as for all compile errors about it.
@@ -319,7 +321,7 @@ impl Model {
                 }
                 #user_label: #user
             };
-            #value
+            #last
         }
     }
 }
