@@ -2,9 +2,12 @@
 //! causes no further errors.
 
 use proc_macro2::TokenStream;
+use quote::quote;
 
 pub(crate) fn emit(error: Option<&syn::Error>, item: TokenStream) -> TokenStream {
     let mut tokens = error.map(syn::Error::to_compile_error).unwrap_or_default();
+    // A parameter that only the key uses is not unused.
+    tokens.extend(quote! { #[allow(unused)] });
     tokens.extend(item);
     tokens
 }
