@@ -183,24 +183,29 @@ impl Model {
                 quote! { #private::for_owner(#call, #owner) #settings }
             }
         };
-        let on = |manager: TokenStream| request(quote! { #private::#call_on(#manager, &__LOCK_SITE, #keys) });
         let call = match &self.manager {
             None => request(quote! { #private::#call(&__LOCK_SITE, #keys) }),
-            Some(Expr::Reference(manager)) => on(manager.to_token_stream()),
-            // A place expression must not be moved, and a call may return the manager or a value
-            // that dereferences to it.
-            Some(
-                manager @ (Expr::Path(_)
-                | Expr::Field(_)
-                | Expr::Index(_)
-                | Expr::Call(_)
-                | Expr::MethodCall(_)
-                | Expr::Macro(_)),
-            ) => on(quote! { &#manager }),
             Some(manager) => {
-                let found = local("manager");
-                let call = on(quote! { &#found });
-                quote! { match #manager { #found => #call } }
+                let on = |manager: TokenStream| request(quote! { #private::#call_on(#manager, &__LOCK_SITE, #keys) });
+                // A compile error about its type belongs at the manager.
+                let place = Span::call_site().located_at(manager.span());
+                match manager {
+                    Expr::Reference(manager) => on(manager.to_token_stream()),
+                    // A place expression must not be moved, and a call may return the manager or a
+                    // value that dereferences to it.
+                    Expr::Path(_)
+                    | Expr::Field(_)
+                    | Expr::Index(_)
+                    | Expr::Call(_)
+                    | Expr::MethodCall(_)
+                    | Expr::Macro(_) => on(quote_spanned! { place=> &#manager }),
+                    manager => {
+                        let found = local("manager");
+                        let found = Ident::new(&found.to_string(), found.span().located_at(place));
+                        let call = on(quote_spanned! { place=> &#found });
+                        quote! { match #manager { #found => #call } }
+                    }
+                }
             }
         };
         let borrowed = self.parameters.borrow(&self.used);
