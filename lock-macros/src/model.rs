@@ -20,6 +20,7 @@ use crate::manifest;
 use crate::mode::{self, Counted, Mode};
 use crate::returns;
 use crate::suggest;
+use crate::synonyms;
 use crate::template::{self, Insert, Makes, Part, Template};
 
 pub(crate) struct Model {
@@ -336,6 +337,12 @@ fn on_busy(args: &Args, errors: &mut Errors) -> Option<OnBusy> {
         return Some(OnBusy::Error);
     }
     let value = args.value("on_busy", errors)?;
+    if let Expr::Path(path) = value
+        && let Some(message) = synonyms::misspelt("on_busy", &path.path)
+    {
+        errors.on(value, message);
+        return None;
+    }
     let is_coalesce = word(value).is_some_and(|word| word == "coalesce");
     match value {
         Expr::Path(path) if path.path.is_ident("error") => return Some(OnBusy::Error),
@@ -377,7 +384,10 @@ fn on_lost(value: &Expr) -> syn::Result<OnLost> {
     let known = WORDS.iter().find(|(name, _)| word.as_deref() == Some(name));
     match (known, value) {
         (Some((name, on_lost)), Expr::Path(path)) if path.path.is_ident(name) => Ok(on_lost.clone()),
-        (None, Expr::Path(path)) => Ok(OnLost::Function(path.clone())),
+        (None, Expr::Path(path)) => match synonyms::misspelt("on_lost", &path.path) {
+            Some(message) => Err(syn::Error::new_spanned(value, message)),
+            None => Ok(OnLost::Function(path.clone())),
+        },
         (Some(_), Expr::Path(path)) if is_function(&path.path) => Ok(OnLost::Function(path.clone())),
         (Some((name, _)), _) => Err(syn::Error::new_spanned(value, format!("write `on_lost = {name}`"))),
         (None, _) => Err(syn::Error::new_spanned(

@@ -13,6 +13,11 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
+/// Returns `true` if `word` is `candidate` with one slip in it. What starts with a capital is a name of its own.
+pub(crate) fn is_misspelt(word: &str, candidate: &str) -> bool {
+    word.starts_with(char::is_lowercase) && strsim::osa_distance(word, candidate) == 1
+}
+
 /// Joins the words to `` `a`, `b`, `c` ``.
 pub(crate) fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words

@@ -2,7 +2,7 @@
 
 use proc_macro2::TokenStream;
 use syn::parse::ParseStream;
-use syn::{Expr, ExprLit, Lit};
+use syn::{Expr, ExprLit, Lit, Path};
 
 use crate::args::{self, ARGUMENTS};
 use crate::mode;
@@ -63,6 +63,18 @@ const PERMITS: &str = "semaphore permits permit maxpermits limit concurrency max
 
 /// The values of `release`.
 const RELEASES: [&str; 2] = ["confirmed", "pipelined"];
+
+/// The words of `on_busy` and `on_lost`, each with others that mean it and that hardly name a function.
+const OUTCOMES: [(&str, &str, &str); 4] = [
+    ("on_busy", "error", "err exception"),
+    ("on_busy", "skip", "ignore ignored none None nothing noop skipped"),
+    ("on_lost", "cancel", "canceled error"),
+    (
+        "on_lost",
+        "signal",
+        "ignore ignored none None nothing signaled signalled",
+    ),
+];
 
 /// Words that are values of arguments here.
 const VALUES: [(&str, &str); 4] = [
@@ -146,6 +158,22 @@ pub(crate) fn answer(word: &str, value: Option<&Expr>) -> String {
     }
 }
 
+/// Returns the message for a path that was given to `on_busy` or `on_lost`, if it is a misspelt word of the argument. All other paths are
+/// functions.
+pub(crate) fn misspelt(argument: &str, path: &Path) -> Option<String> {
+    let given = path.get_ident()?.to_string();
+    let meant = |words: &str, word: &str| is_among(words, &given) || suggest::is_misspelt(&given, word);
+    let (.., word, _) = OUTCOMES
+        .iter()
+        .find(|(name, word, words)| *name == argument && meant(words, word))?;
+    let way_out = if given.starts_with(char::is_lowercase) {
+        format!(" A function of that name is written `self::{given}`")
+    } else {
+        String::new()
+    };
+    Some(format!("did you mean `{argument} = {word}`?{way_out}"))
+}
+
 /// Returns the message for `word(…)`, if `word` is known.
 pub(crate) fn in_parentheses(word: &str, input: ParseStream<'_>) -> Option<String> {
     let folded = suggest::fold(word);
@@ -182,8 +210,39 @@ fn word_in(value: &Expr) -> Option<String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use super::*;
     use crate::args::tests::errors;
+
+    #[test]
+    fn a_misspelt_word_is_no_function_and_any_other_name_is() {
+        for (argument, path, expected) in [
+            ("on_busy", "skp", Some("skip")),
+            ("on_busy", "eror", Some("error")),
+            ("on_busy", "ignore", Some("skip")),
+            ("on_busy", "None", Some("skip")),
+            ("on_lost", "signl", Some("signal")),
+            ("on_lost", "cancle", Some("cancel")),
+            ("on_lost", "none", Some("signal")),
+            ("on_busy", "self::skp", None),
+            ("on_busy", "orders::ignore", None),
+            ("on_busy", "stop", None),
+            ("on_busy", "Error", None),
+            ("on_busy", "skip_it", None),
+            ("on_busy", "signl", None),
+            ("on_lost", "cancelled", None),
+            ("on_lost", "cancel_order", None),
+            ("on_lost", "sync", None),
+        ] {
+            let message = misspelt(argument, &syn::parse_str(path).unwrap());
+            let expected = expected.map(|word| format!("did you mean `{argument} = {word}`?"));
+            match (&message, expected) {
+                (Some(message), Some(expected)) => assert!(message.starts_with(&expected), "{path}: {message}"),
+                (message, expected) => assert_eq!(*message, expected, "{path}"),
+            }
+        }
+    }
 
     #[test]
     fn words_from_elsewhere_are_answered_with_the_name_here() {
