@@ -8,6 +8,7 @@ use syn::{Expr, Ident, Lit, Token};
 
 use crate::errors::Errors;
 use crate::fragments;
+use crate::suggest;
 use crate::synonyms;
 
 /// The arguments of this version, each with an example.
@@ -110,6 +111,9 @@ pub(crate) fn usage(name: &str) -> &'static str {
 fn argument(input: ParseStream<'_>) -> syn::Result<Argument> {
     if input.peek(syn::Lit) {
         let literal: Lit = input.parse()?;
+        if let Some(message) = quoted_name(&literal, input) {
+            return Err(syn::Error::new_spanned(literal, message));
+        }
         let message = match &literal {
             Lit::Str(text) => format!("write `key = {}`", text.token()),
             _ => format!("give the argument a name, such as `{}`", usage("lease")),
@@ -159,6 +163,23 @@ fn argument(input: ParseStream<'_>) -> syn::Result<Argument> {
     Ok(Argument { name, value: None })
 }
 
+/// Returns the message for a name in quotes before a `=`.
+fn quoted_name(literal: &Lit, input: ParseStream<'_>) -> Option<String> {
+    let Lit::Str(text) = literal else { return None };
+    let name = text.value();
+    if !input.peek(Token![=]) || Ident::parse_any.parse_str(&name).is_err() {
+        return None;
+    }
+    input.parse::<Token![=]>().ok()?;
+    let value = fragments::expr(input).ok();
+    if usage(&name).is_empty() {
+        return Some(synonyms::answer(&name, value.as_ref()));
+    }
+    let value = value.map(suggest::written).filter(|value| value.len() <= 40);
+    let written = value.map_or_else(|| usage(&name).to_owned(), |value| format!("{name} = {value}"));
+    Some(format!("the name of an argument has no quotes: write `{written}`"))
+}
+
 /// Skips the tokens up to the next comma and the comma itself, to go on after an error.
 fn skip_to_comma(input: ParseStream<'_>) {
     while let Ok(token) = input.parse::<TokenTree>() {
@@ -194,6 +215,23 @@ pub(crate) mod tests {
             errors("key = \"a\", lease = f::<A, B>(1, 2), fencing, mode = semaphore(a, b),"),
             Vec::<String>::new()
         );
+    }
+
+    #[test]
+    fn a_name_in_quotes_is_written_without() {
+        for (source, expected) in [
+            ("\"wait\" = 5", "write `wait = 5`"),
+            ("\"key\" = \"a:<id>\"", "write `key = \"a:<id>\"`"),
+            ("\"wait\" =", "write `wait = 10`"),
+            ("\"ttl\" = 5", "write `lease = 5`"),
+            ("\"order:<id>\" = 5", "write `key = \"order:<id>\"`"),
+        ] {
+            let errors = errors(source);
+            assert!(
+                errors.len() == 1 && errors[0].contains(expected),
+                "{source}: {errors:?}"
+            );
+        }
     }
 
     #[test]
