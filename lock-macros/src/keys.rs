@@ -11,7 +11,7 @@ use crate::errors::Errors;
 use crate::format::Format;
 use crate::fragments;
 use crate::suggest;
-use crate::template::{Makes, Template};
+use crate::template::{Makes, Part, Template};
 
 /// The keys that a call locks.
 pub(crate) struct Keys {
@@ -193,6 +193,17 @@ fn several(args: &Args, errors: &mut Errors) -> Vec<Template> {
         }
     }
     templates
+}
+
+/// Returns the code that makes the key of one `item` of the list that the template would insert.
+pub(crate) fn for_each(template: &Template) -> Option<String> {
+    let text = match &*template.parts {
+        [Part::Insert(_)] => "",
+        [Part::Text(text), Part::Insert(_)] if text.len() <= 40 => text,
+        _ => "…:",
+    };
+    let text = text.replace('{', "{{").replace('}', "}}") + "{item}";
+    (template.makes == Makes::Key).then(|| format!("format!({text:?})"))
 }
 
 /// Returns the message for a template that is not a string.

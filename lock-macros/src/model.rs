@@ -460,6 +460,7 @@ fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, er
         names: BTreeSet::new(),
     };
     let (span, noun) = (template.span, template.makes.noun());
+    let for_each = keys::for_each(template);
     for part in &mut template.parts {
         let insert = match part {
             Part::Text(text) => {
@@ -481,7 +482,7 @@ fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, er
             && let Some(problem) = problem(noun, name, parameters, sig)
         {
             errors.at(span, problem);
-        } else if let Some(problem) = without_text(noun, insert, sig) {
+        } else if let Some(problem) = without_text(noun, insert, for_each.as_deref(), sig) {
             errors.at(span, problem);
         }
         Hygiene { parameters }.visit_expr_mut(&mut insert.expr);
@@ -565,8 +566,8 @@ fn check_key_is_named(args: &Args, parameters: &Parameters, sig: &Signature, err
 }
 
 /// Returns the message for a parameter whose type has no `Display`, as far as its tokens show;
-/// rustc reports the rest.
-fn without_text(noun: &str, insert: &Insert, sig: &Signature) -> Option<String> {
+/// rustc reports the rest. `for_each` makes the key of one element `item`.
+fn without_text(noun: &str, insert: &Insert, for_each: Option<&str>, sig: &Signature) -> Option<String> {
     let name = match &insert.expr {
         Expr::Path(path) => path.path.get_ident()?,
         _ => return None,
@@ -593,7 +594,11 @@ fn without_text(noun: &str, insert: &Insert, sig: &Signature) -> Option<String> 
             format!("insert what is locked for `None`, too, such as `<{name}{borrowed}.unwrap_or_default()>`")
         }
         (Type::Slice(_) | Type::Array(_), _) | (_, "Vec") => {
-            format!("insert one element, `<{name}[0]>`, or lock a key for each element by `LockManager::lock_all`")
+            let one = format!("insert one element, `<{name}[0]>`");
+            for_each.map_or_else(
+                || one.clone(),
+                |key| format!("{one}, or lock a key for each: write `keys = {name}.iter().map(|item| {key})`"),
+            )
         }
         _ => return None,
     };

@@ -12,6 +12,11 @@ async fn part(ids: Vec<u64>, pair: (u64, u64)) -> Result<u64, LockError> {
     Ok(ids[0] + pair.0)
 }
 
+#[distributed_lock(keys = ids.iter().map(|item| format!("inventory:{item}")))]
+async fn each(ids: Vec<u64>) -> Result<usize, LockError> {
+    Ok(ids.len())
+}
+
 #[distributed_lock(key = "inventory:<r#type>")]
 async fn keyword(r#type: u64) -> Result<u64, LockError> {
     Ok(r#type)
@@ -52,6 +57,7 @@ async fn one_for_all(id: u64) -> Result<u64, LockError> {
 fn main() {
     drop(none(None, None));
     drop(part(vec![], (1, 2)));
+    drop(each(vec![]));
     drop(keyword(1));
     drop(of_the_build());
     drop(separated(1));
