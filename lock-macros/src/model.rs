@@ -591,7 +591,10 @@ fn without_text(noun: &str, insert: &Insert, for_each: Option<&str>, sig: &Signa
         (_, "Option") => {
             let text = suggest::written(ty).ends_with("<String>");
             let borrowed = if text { ".as_deref()" } else { "" };
-            format!("insert what is locked for `None`, too, such as `<{name}{borrowed}.unwrap_or_default()>`")
+            let value = format!("<{name}{borrowed}.unwrap_or_default()>");
+            format!(
+                "insert whether there is a value, too: `<{name}.is_some()>:{value}`; the second alone makes one {noun} of `None` and the default value"
+            )
         }
         (Type::Slice(_) | Type::Array(_), _) | (_, "Vec") => {
             let one = format!("insert one element, `<{name}[0]>`");

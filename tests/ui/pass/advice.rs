@@ -2,7 +2,9 @@
 
 use lock_runtime::{LockError, LockManager, distributed_lock};
 
-#[distributed_lock(key = "inventory:<item_id.unwrap_or_default()>:<name.as_deref().unwrap_or_default()>")]
+#[distributed_lock(
+    key = "inventory:<item_id.is_some()>:<item_id.unwrap_or_default()>:<name.is_some()>:<name.as_deref().unwrap_or_default()>"
+)]
 async fn none(item_id: Option<u64>, name: Option<String>) -> Result<String, LockError> {
     Ok(format!("{item_id:?} {name:?}"))
 }
