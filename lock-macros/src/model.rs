@@ -21,7 +21,7 @@ use crate::mode::{self, Counted, Mode};
 use crate::returns;
 use crate::suggest;
 use crate::synonyms;
-use crate::template::{self, Insert, Makes, Part, Template};
+use crate::template::{self, Makes, Part, Template};
 
 pub(crate) struct Model {
     pub(crate) function: Function,
@@ -462,65 +462,74 @@ fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, er
     let (span, noun) = (template.span, template.makes.noun());
     let for_each = keys::for_each(template);
     for part in &mut template.parts {
-        let insert = match part {
-            Part::Text(text) => {
-                if let Some((braced, inserted)) = braced(text, parameters) {
-                    errors.at(
-                        span,
-                        format!(
-                            "`{braced}` in the {noun} is text, and the same for every call: write `<{inserted}>` to insert the parameter, \
-                             `{{<{inserted}>}}` for a hash tag of it"
-                        ),
-                    );
-                }
-                continue;
-            }
-            Part::Insert(insert) => insert,
-        };
+        let Part::Insert(insert) = part else { continue };
         used.visit_expr(&insert.expr);
         if let Some(name) = template::base(&insert.expr).and_then(|base| base.path.get_ident())
             && let Some(problem) = problem(noun, name, parameters, sig)
         {
             errors.at(span, problem);
-        } else if let Some(problem) = without_text(noun, insert, for_each.as_deref(), sig) {
-            errors.at(span, problem);
+        } else if let Expr::Path(path) = &insert.expr
+            && let Some(name) = path.path.get_ident()
+            && let Some((ty, advice)) = without_text(noun, name, for_each.as_deref(), sig)
+        {
+            errors.at(
+                span,
+                format!("`<{name}>` in the {noun}: `{ty}` has no `Display`, by which values are inserted: {advice}"),
+            );
         }
         Hygiene { parameters }.visit_expr_mut(&mut insert.expr);
     }
+    // Beside its value, as in `shop#order#<order>`, a parameter's name is meant as text.
+    let is_mistaken = |value: &str| {
+        let word = value.split(['.', '[']).next().unwrap_or_default();
+        is_of_parameter(value, parameters) && !used.names.contains(word)
+    };
     let texts = template.parts.iter().filter_map(|part| match part {
         Part::Text(text) => Some(text),
         Part::Insert(_) => None,
     });
-    for (marked, inserted) in texts.filter_map(|text| marked(text, parameters)) {
-        let word = inserted.split('.').next().unwrap_or_default();
-        // Beside its value, as in `shop#order#<order>`, the name is meant as text.
-        if !used.names.contains(word) {
-            errors.at(
-                span,
-                format!("`{marked}` in the {noun} is text, and the same for every call: write `<{inserted}>` to insert the parameter"),
-            );
-        }
+    let found = texts.flat_map(|text| {
+        let braced = braced(text, is_mistaken).map(|found| (found, true));
+        braced
+            .into_iter()
+            .chain(marked(text, is_mistaken).map(|found| (found, false)))
+    });
+    for ((found, inserted), is_braced) in found {
+        let name = syn::parse_str(inserted).ok();
+        let advice = match name.and_then(|name| without_text(noun, &name, None, sig)) {
+            Some((_, advice)) => {
+                format!("{advice}, or `<TAG:raw>` with `const TAG: &str = \"{found}\";` if the text is meant")
+            }
+            None if is_braced => {
+                format!("write `<{inserted}>` to insert the parameter, `{{<{inserted}>}}` for a hash tag of it")
+            }
+            None => format!("write `<{inserted}>` to insert the parameter"),
+        };
+        errors.at(
+            span,
+            format!("`{found}` in the {noun} is text, and the same for every call: {advice}"),
+        );
     }
     used.names
 }
 
-/// Returns the first parameter name in braces in `text`, as `format!`, Spring and shells write it,
-/// with the value to insert.
+/// Returns the first mistaken parameter name in braces in `text`, as `format!`, Spring and shells
+/// write it, with the value to insert.
 // Any other word in braces is a hash tag.
-fn braced<'a>(text: &'a str, parameters: &Parameters) -> Option<(&'a str, &'a str)> {
+fn braced(text: &str, is_mistaken: impl Fn(&str) -> bool) -> Option<(&str, &str)> {
     text.match_indices('{').find_map(|(open, _)| {
         let (inside, _) = text[open + 1..].split_once('}')?;
         let value = inside.split(':').next().unwrap_or_default().trim();
         let value = value.trim_start_matches('#');
         let start = text[..open].trim_end_matches(['#', '$']).len();
-        is_of_parameter(value, parameters).then(|| (&text[start..open + inside.len() + 2], value))
+        is_mistaken(value).then(|| (&text[start..open + inside.len() + 2], value))
     })
 }
 
-/// Returns the first parameter name in `text` behind a sign by which other languages insert it: Spring's `#id`, a shell's `$id`, a route's
+/// Returns the first mistaken parameter name in `text` behind a sign by which other languages insert it: Spring's `#id`, a shell's `$id`, a route's
 /// or a query's `:id`, a template's `%id`.
 // Any other colon separates the parts of a key, as in `order:id`.
-fn marked<'a>(text: &'a str, parameters: &Parameters) -> Option<(&'a str, &'a str)> {
+fn marked(text: &str, is_mistaken: impl Fn(&str) -> bool) -> Option<(&str, &str)> {
     text.match_indices(['#', '$', '%', ':']).find_map(|(at, sign)| {
         if sign == ":" && !text[..at].ends_with(['/', ':']) {
             return None;
@@ -528,7 +537,7 @@ fn marked<'a>(text: &'a str, parameters: &Parameters) -> Option<(&'a str, &'a st
         let rest = &text[at + 1..];
         let is_value = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
         let value = rest[..rest.find(|c| !is_value(c)).unwrap_or(rest.len())].trim_end_matches('.');
-        is_of_parameter(value, parameters).then(|| (&text[at..=at + value.len()], value))
+        is_mistaken(value).then(|| (&text[at..=at + value.len()], value))
     })
 }
 
@@ -565,13 +574,9 @@ fn check_key_is_named(args: &Args, parameters: &Parameters, sig: &Signature, err
     }
 }
 
-/// Returns the message for a parameter whose type has no `Display`, as far as its tokens show;
-/// rustc reports the rest. `for_each` makes the key of one element `item`.
-fn without_text(noun: &str, insert: &Insert, for_each: Option<&str>, sig: &Signature) -> Option<String> {
-    let name = match &insert.expr {
-        Expr::Path(path) => path.path.get_ident()?,
-        _ => return None,
-    };
+/// Returns the type of a parameter that has no `Display`, as far as its tokens show, and what to
+/// insert instead; rustc reports the rest. `for_each` makes the key of one element `item`.
+fn without_text(noun: &str, name: &Ident, for_each: Option<&str>, sig: &Signature) -> Option<(String, String)> {
     let mut ty = sig.inputs.iter().find_map(|input| match input {
         FnArg::Typed(typed) => {
             matches!(&*typed.pat, Pat::Ident(pattern) if pattern.ident == *name).then_some(&*typed.ty)
@@ -605,10 +610,7 @@ fn without_text(noun: &str, insert: &Insert, for_each: Option<&str>, sig: &Signa
         }
         _ => return None,
     };
-    Some(format!(
-        "`<{name}>` in the {noun}: `{}` has no `Display`, by which values are inserted: {advice}",
-        suggest::written(ty)
-    ))
+    Some((suggest::written(ty), advice))
 }
 
 /// Returns the reason why `name` has no meaning in the key, or owner, of this function.

@@ -17,4 +17,14 @@ async fn debugged(item_id: u64) -> Result<u64, LockError> {
     Ok(item_id)
 }
 
+#[distributed_lock(key = "{shop}:{item_id}:<shop>")]
+async fn beside_another(shop: u64, item_id: u64) -> Result<u64, LockError> {
+    Ok(shop + item_id)
+}
+
+#[distributed_lock(key = "{orders}:batch")]
+async fn of_a_list(orders: Vec<u64>) -> Result<usize, LockError> {
+    Ok(orders.len())
+}
+
 fn main() {}

@@ -36,6 +36,18 @@ async fn separated(id: u64) -> Result<u64, LockError> {
     Ok(id)
 }
 
+#[distributed_lock(key = "{order}:lock:<order>")]
+async fn braces(order: u64) -> Result<u64, LockError> {
+    Ok(order)
+}
+
+const TAG: &str = "{orders}";
+
+#[distributed_lock(key = "<TAG:raw>:batch")]
+async fn constant_tag(orders: Vec<u64>) -> Result<usize, LockError> {
+    Ok(orders.len())
+}
+
 #[distributed_lock(key = "shop#order#<order>")]
 async fn hashes(order: u64) -> Result<u64, LockError> {
     Ok(order)
@@ -64,6 +76,8 @@ fn main() {
     drop(of_the_build());
     drop(separated(1));
     drop(one_for_all(1));
+    drop(braces(1));
+    drop(constant_tag(vec![]));
     drop(hashes(1));
     drop(paths(1));
     drop(
