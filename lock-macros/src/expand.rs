@@ -223,7 +223,11 @@ impl Model {
         let place = Span::call_site().located_at(list.span());
         let items = match list {
             // A place expression is only borrowed: its value belongs to the body.
-            Expr::Path(_) | Expr::Field(_) | Expr::Index(_) => quote_spanned! { place=> #list.iter() },
+            Expr::Path(_) | Expr::Field(_) | Expr::Index(_) => {
+                let import = quote! { use #private::Lists as _; };
+                let keys = quote_spanned! { place=> #list.__lock_keys() };
+                quote! { { #import #keys } }
+            }
             list => list.to_token_stream(),
         };
         let texts = quote! { #private::texts }.into_iter().map(|mut token| {

@@ -8,7 +8,7 @@ use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
-use syn::{Expr, ExprLit, ExprPath, FnArg, GenericParam, Ident, Lit, Pat, Path, Signature, Type};
+use syn::{Expr, ExprLit, ExprPath, FnArg, GenericParam, Ident, Lit, Pat, Path, Signature, Type, TypeParamBound};
 
 use crate::args::Args;
 use crate::capture::{Name, Parameters};
@@ -121,6 +121,11 @@ impl Model {
         for expr in terms.expressions() {
             parameters.by_value(expr);
             used.extend(parameters.mentioned(expr));
+        }
+        if let Some(list) = &keys.list
+            && let Some(problem) = no_list(list, sig)
+        {
+            errors.on(list, problem);
         }
         let others = keys.list.iter().chain(&manager);
         used.extend(others.flat_map(|expr| parameters.mentioned(expr)));
@@ -577,19 +582,7 @@ fn check_key_is_named(args: &Args, parameters: &Parameters, sig: &Signature, err
 /// Returns the type of a parameter that has no `Display`, as far as its tokens show, and what to
 /// insert instead; rustc reports the rest. `for_each` makes the key of one element `item`.
 fn without_text(noun: &str, name: &Ident, for_each: Option<&str>, sig: &Signature) -> Option<(String, String)> {
-    let mut ty = sig.inputs.iter().find_map(|input| match input {
-        FnArg::Typed(typed) => {
-            matches!(&*typed.pat, Pat::Ident(pattern) if pattern.ident == *name).then_some(&*typed.ty)
-        }
-        FnArg::Receiver(_) => None,
-    })?;
-    while let Type::Reference(reference) = ty {
-        ty = &reference.elem;
-    }
-    let word = match ty {
-        Type::Path(path) if path.qself.is_none() => path.path.segments.last()?.ident.to_string(),
-        _ => String::new(),
-    };
+    let (ty, word) = declared(name, sig)?;
     let advice = match (ty, word.as_str()) {
         (Type::Tuple(tuple), _) if tuple.elems.is_empty() => "leave it out".to_owned(),
         (Type::Tuple(_), _) => format!("insert its fields, `<{name}.0>:<{name}.1>`"),
@@ -611,6 +604,51 @@ fn without_text(noun: &str, name: &Ident, for_each: Option<&str>, sig: &Signatur
         _ => return None,
     };
     Some((suggest::written(ty), advice))
+}
+
+/// Returns the message for a parameter that is given as the list of keys and is none, as far as its
+/// tokens show; rustc reports the rest.
+fn no_list(list: &Expr, sig: &Signature) -> Option<String> {
+    let Expr::Path(path) = list else { return None };
+    let name = path.path.get_ident()?;
+    let (ty, word) = declared(name, sig)?;
+    match ty {
+        _ if matches!(word.as_str(), "String" | "str") => {
+            Some(format!("`{name}` is no list: write `key = \"<{name}>\"` for one key"))
+        }
+        Type::ImplTrait(taken) if taken.bounds.iter().any(is_iterator) => Some(format!(
+            "`{}` can be used up by its owner only, and `{name}` belongs to the body: take a `Vec<String>` or a `&[String]`",
+            suggest::written(ty)
+        )),
+        _ => None,
+    }
+}
+
+/// Returns `true` for `Iterator<…>` and `IntoIterator<…>`.
+fn is_iterator(bound: &TypeParamBound) -> bool {
+    let TypeParamBound::Trait(bound) = bound else {
+        return false;
+    };
+    let last = bound.path.segments.last();
+    last.is_some_and(|last| last.ident.to_string().ends_with("Iterator"))
+}
+
+/// Returns the type of the parameter `name` behind its references, with the last word of its path.
+fn declared<'a>(name: &Ident, sig: &'a Signature) -> Option<(&'a Type, String)> {
+    let mut ty = sig.inputs.iter().find_map(|input| match input {
+        FnArg::Typed(typed) => {
+            matches!(&*typed.pat, Pat::Ident(pattern) if pattern.ident == *name).then_some(&*typed.ty)
+        }
+        FnArg::Receiver(_) => None,
+    })?;
+    while let Type::Reference(reference) = ty {
+        ty = &reference.elem;
+    }
+    let word = match ty {
+        Type::Path(path) if path.qself.is_none() => path.path.segments.last()?.ident.to_string(),
+        _ => String::new(),
+    };
+    Some((ty, word))
 }
 
 /// Returns the reason why `name` has no meaning in the key, or owner, of this function.

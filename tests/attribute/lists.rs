@@ -1,5 +1,8 @@
 //! `keys` from a list that only the running program knows.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use lock_runtime::{KeyProblem, LockError, LockManager, current, distributed_lock};
 use lock_tests::assert_free;
 
@@ -48,6 +51,66 @@ async fn named(names: Vec<String>) -> Shop<Vec<String>> {
 #[distributed_lock(keys = names, wait = "50ms", on_busy = skip)]
 async fn of_borrowed(names: &[&'static str]) -> Option<usize> {
     Some(held().len())
+}
+
+struct Names(Vec<String>);
+
+impl<'a> IntoIterator for &'a Names {
+    type Item = &'a String;
+    type IntoIter = std::slice::Iter<'a, String>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+#[distributed_lock(keys = names, wait = 0)]
+async fn of_a_type(names: &Names) -> Shop<Vec<String>> {
+    Ok(held())
+}
+
+#[distributed_lock(keys = names, wait = 0)]
+async fn of_an_owned_type(names: Names) -> Shop<Vec<String>> {
+    drop(names);
+    Ok(held())
+}
+
+#[distributed_lock(keys = names, wait = 0)]
+async fn of_a_pointer(names: &Arc<[String; 2]>) -> Shop<Vec<String>> {
+    Ok(held())
+}
+
+#[distributed_lock(keys = names, wait = 0)]
+async fn of_a_bound<L>(names: L) -> Shop<Vec<String>>
+where
+    for<'a> &'a L: IntoIterator<Item = &'a String>,
+{
+    Ok(held())
+}
+
+#[distributed_lock(keys = names, wait = 0)]
+async fn of_part_of_a_pattern((names, _): (&BTreeSet<String>, u8)) -> Shop<Vec<String>> {
+    Ok(held())
+}
+
+#[distributed_lock(keys = all.0, wait = 0)]
+async fn of_a_field(all: &Names) -> Shop<Vec<String>> {
+    Ok(held())
+}
+
+#[tokio::test]
+async fn a_list_is_whatever_can_be_iterated_by_reference() {
+    start().await;
+    let [a, b] = ["list:of:a", "list:of:b"].map(str::to_owned);
+    let all = [a.clone(), b.clone()];
+    let names = || Names(all.to_vec());
+    assert_eq!(of_a_type(&names()).await.unwrap(), all);
+    assert_eq!(of_an_owned_type(names()).await.unwrap(), all);
+    assert_eq!(of_a_pointer(&Arc::new(all.clone())).await.unwrap(), all);
+    assert_eq!(of_a_bound(names()).await.unwrap(), all);
+    assert_eq!(of_a_field(&names()).await.unwrap(), all);
+    let set = BTreeSet::from([b, a]);
+    assert_eq!(of_part_of_a_pattern((&set, 1)).await.unwrap(), all);
 }
 
 struct Shelf {

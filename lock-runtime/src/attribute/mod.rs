@@ -89,6 +89,27 @@ pub fn texts<K: KeyText>(keys: impl IntoIterator<Item = K>) -> Vec<KeyBuilder> {
     keys.into_iter().map(builder).collect()
 }
 
+/// A place with keys, which is only borrowed: its value belongs to the body. A method, so that the
+/// place can be a reference or a smart pointer as well.
+pub trait Lists<'a> {
+    /// The keys.
+    type Keys;
+
+    /// Returns the keys.
+    fn __lock_keys(&'a self) -> Self::Keys;
+}
+
+impl<'a, L: ?Sized + 'a> Lists<'a> for L
+where
+    &'a L: IntoIterator,
+{
+    type Keys = <&'a L as IntoIterator>::IntoIter;
+
+    fn __lock_keys(&'a self) -> Self::Keys {
+        self.into_iter()
+    }
+}
+
 /// The text of a key in a list.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be used as the key of a lock",
