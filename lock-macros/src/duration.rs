@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use syn::{Expr, ExprLit, ExprUnary, Lit, UnOp};
 
+use crate::suggest;
+
 /// A duration argument after validation.
 pub(crate) enum DurationArg {
     /// A duration that the macro has read.
@@ -66,6 +68,10 @@ pub(crate) fn parse(name: &str, value: &Expr, range: Range) -> syn::Result<Durat
         Literal::Other => refuse(format!(
             "`{name}` takes seconds (`15`), text (`\"1500ms\"`, `\"2s\"`, `\"1m30s\"`, `\"1h\"`), or an expression of type `Duration`"
         )),
+        Literal::No if is_number(value) => refuse(format!(
+            "`{name}` takes the result of an expression as a `Duration`: write `{name} = Duration::from_secs({})`",
+            suggest::written(value)
+        )),
         Literal::No => Ok(DurationArg::Expr(Box::new(value.clone()))),
     }
 }
@@ -96,6 +102,15 @@ fn literal(value: &Expr) -> Literal<'_> {
         }) if matches!(**expr, Expr::Lit(_)) => Literal::Negative,
         Expr::Paren(paren) => literal(&paren.expr),
         _ => Literal::No,
+    }
+}
+
+/// Returns `true` if only numbers occur in an expression, as in `5 * 60`.
+fn is_number(value: &Expr) -> bool {
+    match value {
+        Expr::Binary(both) => is_number(&both.left) && is_number(&both.right),
+        Expr::Paren(paren) => is_number(&paren.expr),
+        value => matches!(literal(value), Literal::Int(_, "")),
     }
 }
 
@@ -207,6 +222,7 @@ mod tests {
             ("Duration::from_secs(3)", "expression"),
             ("LEASE", "expression"),
             ("self.lease", "expression"),
+            ("5 * MINUTE", "expression"),
         ] {
             assert_eq!(lease(source), expected, "{source}");
         }
@@ -238,6 +254,8 @@ mod tests {
             ),
             ("1.5", "lease = \"1500ms\""),
             ("15u64", "write `lease = 15`"),
+            ("5 * 60", "write `lease = Duration::from_secs(5 * 60)`"),
+            ("(1 + 2) * 60", "write `lease = Duration::from_secs((1 + 2) * 60)`"),
             ("15s", "write `lease = \"15s\"`"),
             ("-1", "cannot be negative"),
             ("true", "takes seconds"),

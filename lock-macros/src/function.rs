@@ -171,7 +171,8 @@ impl Function {
             } else {
                 format!(
                     "`#[distributed_lock]` needs an async function: write `async fn {name}`. If another attribute makes `{name}` \
-                     sync, such as `#[tokio::test]` or `#[tokio::main]`, put `#[distributed_lock]` above it"
+                     sync, such as `#[tokio::test]` or `#[tokio::main]`, put `#[distributed_lock]` above it. A function that stays sync can take \
+                     its lock by `LockRequest::acquire_blocking`"
                 )
             };
             syn::Error::new_spanned(self.sig.fn_token, message)

@@ -676,12 +676,14 @@ fn problem(noun: &str, name: &Ident, parameters: &Parameters, sig: &Signature) -
         };
         format!("the {noun} of `{function}` {verb} {}", suggest::list(names()))
     };
+    let of_self = || format!("; write `<self.{word}>` for a field of `self`");
+    let field = parameters.receiver.map(|_| of_self()).unwrap_or_default();
     Some(match suggest::nearest(&word, names()) {
         Some(near) => format!(
             "unknown name `{word}` in the {noun}: did you mean `{near}`? {}",
             capitalised(&known)
         ),
-        None => format!("unknown name `{word}` in the {noun}: {known}"),
+        None => format!("unknown name `{word}` in the {noun}: {known}{field}"),
     })
 }
 

@@ -1,4 +1,4 @@
-//! An expression must be a `Duration`; the compiler points at it.
+//! An expression must be a `Duration`; the compiler points at it. The macro knows numbers only.
 
 use lock_runtime::{LockError, distributed_lock};
 
@@ -6,6 +6,11 @@ const LEASE: u64 = 15;
 
 #[distributed_lock(key = "a", lease = LEASE)]
 async fn reduce() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "a", wait = 5 * 60)]
+async fn numbers() -> Result<(), LockError> {
     Ok(())
 }
 
