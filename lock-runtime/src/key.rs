@@ -61,11 +61,43 @@ impl Write for Encoder<'_> {
     }
 }
 
-/// Returns `text`, percent-encoded as an inserted value is.
-pub(crate) fn encoded(text: &str) -> String {
+/// Returns a value as the template of [`distributed_lock`](crate::distributed_lock) inserts it into a key:
+/// percent-encoded, so that no value is taken for a part of the text around it.
+///
+/// For a key that is written by hand and is to be the one of a template: in [`LockManager::lock`](crate::LockManager::lock), in the
+/// argument `keys`, in [`assert_locked!`](crate::assert_locked), or for
+/// [`inspect`](crate::LockManager::inspect). Only white space, control characters and `%`, `:`, `{`, `}`, `<`
+/// and `>` change.
+///
+/// ```
+/// # use lock_runtime::{LockError, LockManager};
+/// use lock_runtime::{assert_locked, distributed_lock, encode_value};
+///
+/// #[distributed_lock(key = "account:<owner>")]
+/// async fn debit(owner: &str) -> Result<(), LockError> {
+///     assert_locked!("account:{}", encode_value(owner));
+///     Ok(())
+/// }
+///
+/// #[distributed_lock(keys = owners.iter().map(|owner| format!("account:{}", encode_value(owner))))]
+/// async fn close_all(owners: &[&str]) -> Result<(), LockError> {
+///     Ok(())
+/// }
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// # lock_runtime::init("memory://").await?;
+///
+/// assert_eq!(encode_value("Ann Lee"), "Ann%20Lee");
+/// debit("Ann Lee").await?;
+/// close_all(&["Ann Lee"]).await?;
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+/// ```
+#[must_use]
+pub fn encode_value(value: impl fmt::Display) -> String {
     let mut encoded = String::new();
     // Writing into a string does not fail.
-    let _ = Encoder(&mut encoded).write_str(text);
+    let _ = write!(Encoder(&mut encoded), "{value}");
     encoded
 }
 

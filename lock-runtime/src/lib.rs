@@ -105,7 +105,7 @@ pub use hold::{HandoverLimits, OnLost};
 #[doc(hidden)]
 pub use host::world;
 pub use host::{Backoff, clock};
-pub use key::{KeyProblem, MAX_KEY_LEN, MAX_KEYS};
+pub use key::{KeyProblem, MAX_KEY_LEN, MAX_KEYS, encode_value};
 pub use lock_macros::distributed_lock;
 pub use manager::config::Config;
 pub use manager::global::{global, init, init_with};

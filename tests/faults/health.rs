@@ -121,4 +121,9 @@ async fn a_server_that_was_never_asked_is_not_ready_and_memory_is() {
     let memory = LockManager::connect("memory://").await.unwrap();
     assert!(memory.health().is_ready() && memory.health().servers.is_empty());
     assert!(memory.health_changes().next().await.is_none());
+    // Neither takes a lock any more.
+    locks.shutdown().await;
+    memory.shutdown().await;
+    assert!(!locks.health().is_ready() && !memory.health().is_ready());
+    assert!(!locks.health_changes().next().await.unwrap().is_ready());
 }

@@ -7,6 +7,7 @@ use std::fmt::{self, Write};
 
 use crate::error::EndCause;
 use crate::hold::{Hold, call_tree};
+use crate::key::decoded;
 use crate::store::LockMode;
 
 /// Panics unless the running code is under the lock of this key. Use it in internal functions that
@@ -16,8 +17,9 @@ use crate::store::LockMode;
 /// body contains it, and under the locks around that one, while they are held. The key may be any
 /// of their keys, in any mode. Code under a bare [`LockGuard`](crate::LockGuard) and in tasks
 /// spawned with `tokio::spawn` is in no body. The key is compared without the manager's prefix. It
-/// is a text with arguments as for [`format!`], or one value that implements `Display`. It is
-/// always checked, also in release builds.
+/// is a text with arguments as for [`format!`], or one value that implements `Display`. Give a value
+/// that a template inserts, and that may have white space or a `:`, by
+/// [`encode_value`](crate::encode_value). It is always checked, also in release builds.
 ///
 /// ```
 /// # use lock_runtime::{LockError, LockManager};
@@ -151,8 +153,16 @@ fn problem<'a>(key: &str, around: impl Iterator<Item = &'a Hold>, of_key: Option
             )
         })
     });
-    if !list(&mut problem, held) {
+    let held: Vec<_> = held.collect();
+    if !list(&mut problem, held.iter().copied()) {
         problem.push_str("no lock");
+    }
+    let is_encoded = held
+        .iter()
+        .any(|(name, ..)| decoded(name).is_some_and(|decoded| decoded == key));
+    if is_encoded {
+        problem.push_str("; give the value that the template inserts by `encode_value`");
+        return problem;
     }
     problem.push_str(
         "; call it from a function under `#[distributed_lock]` with this key, or inside `LockRequest::run` \
@@ -175,4 +185,25 @@ pub(crate) fn list<'a>(text: &mut String, locks: impl Iterator<Item = (&'a str, 
         any = true;
     }
     any
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ConfigError, LockManager, encode_value};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_value_that_is_given_as_it_is_is_told_to_be_encoded() -> Result<(), ConfigError> {
+        let locks = LockManager::builder("memory://").build()?;
+        let owner = "Ann Lee";
+        let held = locks.lock(format!("account:{}", encode_value(owner)));
+        let checked = held.run(async { [check("account:Ann Lee"), check("account:Ann%20Lee"), check("account:7")] });
+        let checked = checked.await.map_err(|error| error.to_string());
+        let [as_it_is, encoded, other] = checked.unwrap_or_else(|error| [(); 3].map(|()| Err(error.clone())));
+        let advice = "give the value that the template inserts by `encode_value`";
+        assert!(as_it_is.is_err_and(|problem| problem.ends_with(advice)));
+        assert_eq!(encoded, Ok(()));
+        assert!(other.is_err_and(|problem| !problem.contains(advice)));
+        Ok(())
+    }
 }

@@ -168,7 +168,7 @@ impl LockOptions {
             _ if self.given == Given::NoPermits => RequestProblem::NoPermits,
             LockMode::Read | LockMode::Semaphore(_) if self.fencing => RequestProblem::ManyToFence,
             LockMode::Owner(owner) if owner.is_empty() => RequestProblem::NoOwner,
-            LockMode::Owner(owner) if key::encoded(owner).len() > MAX_KEY_LEN => RequestProblem::LongOwner,
+            LockMode::Owner(owner) if key::encode_value(owner).len() > MAX_KEY_LEN => RequestProblem::LongOwner,
             _ => return Ok(()),
         })
     }

@@ -17,7 +17,7 @@ use crate::key::{CallSite, Names};
 pub use crate::manager::builder::{LockManagerBuilder, QuorumMaster};
 pub use crate::manager::request::LockRequest;
 use crate::stats::Stats;
-use crate::store::health::{Health, HealthChanges};
+use crate::store::health::{Health, HealthChanges, IsClosed};
 
 /// Takes locks in one store.
 ///
@@ -178,6 +178,9 @@ impl LockManager {
 
     /// Returns a request for the lock `key`. Nothing happens until
     /// [`acquire`](LockRequest::acquire) or [`run`](LockRequest::run) is called on it and awaited.
+    ///
+    /// The key is used as it is. The one that an attribute's template makes of a value has that value by
+    /// [`encode_value`](crate::encode_value).
     pub fn lock(&self, key: impl Into<String>) -> LockRequest {
         LockRequest::new(Some(self.clone()), Names::one(key.into()), CallSite::default())
     }
@@ -185,7 +188,7 @@ impl LockManager {
     /// Returns a request for the locks of several keys: all of them or none.
     ///
     /// Keys that are given twice count once. Deadlock-free: concurrent calls may request
-    /// overlapping keys in any order.
+    /// overlapping keys in any order. The keys are used as they are, as by [`lock`](Self::lock).
     ///
     /// ```
     /// # use lock_runtime::LockManager;
@@ -228,6 +231,7 @@ impl LockManager {
         Health {
             servers,
             may_miss: self.shared.store().may_miss(),
+            is_closed: self.shared.backend.closed.is_closed(),
         }
     }
 
@@ -246,7 +250,11 @@ impl LockManager {
     /// ```
     #[must_use]
     pub fn health_changes(&self) -> HealthChanges {
-        HealthChanges::new(self.shared.store().health(), self.shared.store().may_miss())
+        // Without keeping the manager.
+        let backend = Arc::downgrade(&self.shared.backend);
+        let is_closed = move || backend.upgrade().is_none_or(|backend| backend.closed.is_closed());
+        let store = self.shared.store();
+        HealthChanges::new(store.health(), store.may_miss(), IsClosed(Box::new(is_closed)))
     }
 
     /// Returns the prefix of every key in the store.

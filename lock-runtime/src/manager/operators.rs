@@ -125,8 +125,8 @@ impl LockManager {
     /// mode, to the waiters that may enter, within 250 ms. Returns `true` if the lock was held.
     ///
     /// A holder's body is cancelled as soon as its process notices the loss: within a round trip or
-    /// two where the server reports changed keys, and otherwise at the next renewal, after two
-    /// thirds of the lease. Until then it **runs beside the next holder**: use this for holders
+    /// two where the server reports changed keys, and otherwise, as in memory, at the next renewal, after
+    /// two thirds of the lease. Until then it **runs beside the next holder**: use this for holders
     /// that are known to be dead or stuck.
     ///
     /// # Errors

@@ -240,7 +240,7 @@ impl LockRequest {
     }
 
     /// Sets how many replicas must have the lock before the body begins. Defaults to the manager's
-    /// [`min_replicas`](crate::LockManagerBuilder::min_replicas), zero.
+    /// [`min_replicas`](crate::LockManagerBuilder::min_replicas), zero. More than 255 count as 255.
     pub fn min_replicas(mut self, replicas: u32) -> Self {
         self.0.options.min_replicas = u8::try_from(replicas).unwrap_or(u8::MAX);
         self

@@ -100,17 +100,23 @@ pub struct Health {
     pub servers: Vec<ServerHealth>,
     /// The number of servers that keep locks without which locks can be taken all the same.
     pub(crate) may_miss: usize,
+    /// `true` once the manager was shut down.
+    pub(crate) is_closed: bool,
 }
 
 impl Health {
     /// Returns `true` if locks can be taken: each server that keeps locks is
     /// [connected](ServerState::Connected), or at least [degraded](ServerState::Degraded), and none has
-    /// said that it is a [replica](ServerRole::Replica).
+    /// said that it is a [replica](ServerRole::Replica). From the beginning of its
+    /// [shutdown](crate::LockManager::shutdown), a manager takes none.
     ///
     /// Of the masters of a quorum, a majority is enough. It says nothing about sentinels, of which locks need
     /// none while the master stays.
     #[must_use]
     pub fn is_ready(&self) -> bool {
+        if self.is_closed {
+            return false;
+        }
         let servers = self.servers.iter().filter(|server| server.role != ServerRole::Sentinel);
         let missing = servers.filter(|server| {
             let works = matches!(server.state, ServerState::Connected | ServerState::Degraded);
@@ -124,6 +130,9 @@ impl Health {
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_ready() { "ready" } else { "not ready" })?;
+        if self.is_closed {
+            f.write_str("; the manager is shut down")?;
+        }
         for server in &self.servers {
             write!(f, "; {} {} {}", server.role, server.address, server.state)?;
             if let Some(error) = server
@@ -144,15 +153,33 @@ impl fmt::Display for Health {
 pub struct HealthChanges {
     servers: Option<watch::Receiver<Vec<ServerHealth>>>,
     may_miss: usize,
+    is_closed: IsClosed,
+}
+
+/// Tells whether a manager was shut down.
+pub(crate) struct IsClosed(pub(crate) Box<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for IsClosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("IsClosed").field(&(self.0)()).finish()
+    }
 }
 
 impl HealthChanges {
-    pub(crate) fn new(mut servers: Option<watch::Receiver<Vec<ServerHealth>>>, may_miss: usize) -> Self {
+    pub(crate) fn new(
+        mut servers: Option<watch::Receiver<Vec<ServerHealth>>>,
+        may_miss: usize,
+        is_closed: IsClosed,
+    ) -> Self {
         // The first call of `next` tells the present health.
         if let Some(servers) = &mut servers {
             servers.mark_changed();
         }
-        Self { servers, may_miss }
+        Self {
+            servers,
+            may_miss,
+            is_closed,
+        }
     }
 
     /// Returns the present health at the first call. Each later one waits until a server has another
@@ -171,6 +198,7 @@ impl HealthChanges {
         Some(Health {
             servers,
             may_miss: self.may_miss,
+            is_closed: (self.is_closed.0)(),
         })
     }
 }
@@ -185,7 +213,11 @@ mod tests {
             ..ServerHealth::new("a", ServerRole::Master)
         };
         let servers = states.iter().map(server).collect();
-        Health { servers, may_miss }
+        Health {
+            servers,
+            may_miss,
+            is_closed: false,
+        }
     }
 
     #[test]
@@ -211,5 +243,10 @@ mod tests {
         health.may_miss = 0;
         assert!(health.to_string().starts_with("not ready; master a"), "{health}");
         assert_eq!(Health::default().to_string(), "ready");
+        let closed = Health {
+            is_closed: true,
+            ..Health::default()
+        };
+        assert_eq!(closed.to_string(), "not ready; the manager is shut down");
     }
 }

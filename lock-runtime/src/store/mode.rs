@@ -56,7 +56,7 @@ impl LockMode {
             Self::Write => Some(Cow::Borrowed("w")),
             Self::Semaphore(permits) => Some(Cow::Owned(format!("s{permits}"))),
             // A colon would end the class, or make the value one of another owner.
-            Self::Owner(owner) => Some(Cow::Owned(format!("o{}", key::encoded(owner)))),
+            Self::Owner(owner) => Some(Cow::Owned(format!("o{}", key::encode_value(owner)))),
         }
     }
 
@@ -93,7 +93,7 @@ impl fmt::Display for LockMode {
             Self::Write => f.write_str("write"),
             Self::Semaphore(permits) => write!(f, "semaphore({permits})"),
             // The name may have a line break.
-            Self::Owner(owner) => write!(f, "owner {}", key::encoded(owner)),
+            Self::Owner(owner) => write!(f, "owner {}", key::encode_value(owner)),
         }
     }
 }

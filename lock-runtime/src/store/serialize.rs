@@ -185,6 +185,7 @@ mod tests {
         let health = Health {
             servers: vec![server],
             may_miss: 0,
+            is_closed: false,
         };
         let server = json!({
             "address": "one:6379",

@@ -74,12 +74,20 @@ pub(super) const OF_FEATURES: [(&str, &str); 4] = [
 ];
 
 /// Words of other libraries and of the attribute, each with the setting that it means.
-pub(super) const SYNONYMS: [(&str, &str); 10] = [
+pub(super) const SYNONYMS: [(&str, &str); 18] = [
     ("ttl", "lease"),
     ("expiry", "lease"),
+    ("expire", "lease"),
     ("lease_time", "lease"),
+    ("at_most_for", "lease"),
+    ("default_lease", "lease"),
     ("timeout", "wait"),
     ("max_wait", "wait"),
+    ("wait_time", "wait"),
+    ("default_wait", "wait"),
+    ("default_max_renewals", "max_renewals"),
+    ("default_max_hold", "max_hold"),
+    ("username", "url"),
     ("key_prefix", "prefix"),
     ("namespace", "prefix"),
     ("redis_url", "url"),
