@@ -59,7 +59,7 @@ impl LockManager {
         host::take_part().await;
         let key = Names::one(key.into()).map_err(LockError::of_key)?.first;
         let whole = format!("{}{key}", self.prefix());
-        let found = self.ask(&key, self.shared().store().inspect(&whole)).await?;
+        let found = self.look(&key, self.shared().store().inspect(&whole)).await?;
         Ok(found.map(|info| self.without_prefix(info)))
     }
 
@@ -173,6 +173,18 @@ impl LockManager {
         Ok(opened)
     }
 
+    /// Asks a question that changes nothing, so that no error leaves anything in doubt.
+    async fn look<T>(&self, key: &str, question: StoreFuture<'_, T>) -> Result<T, LockError> {
+        self.ask(key, question).await.map_err(|error| match error {
+            LockError::Store { key, began, source } => LockError::Store {
+                key,
+                began,
+                source: source.without_effect(),
+            },
+            other => other,
+        })
+    }
+
     async fn ask<T>(&self, key: &str, question: StoreFuture<'_, T>) -> Result<T, LockError> {
         let shared = self.shared();
         if shared.backend.closed.is_closed() {
@@ -211,7 +223,7 @@ impl LockPages {
             return Ok(None);
         };
         let question = self.locks.shared().store().list(&self.whole, from);
-        let page = self.locks.ask(&self.pattern, question).await?;
+        let page = self.locks.look(&self.pattern, question).await?;
         self.next = Some(page.next).filter(|next| *next != 0);
         let locks = page.locks.into_iter().map(|info| self.locks.without_prefix(info));
         Ok(Some(locks.collect()))

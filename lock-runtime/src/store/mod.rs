@@ -966,6 +966,13 @@ impl StoreError {
         Self(Arc::new(failure))
     }
 
+    /// Turns this into the error of a question that changes nothing.
+    pub(crate) fn without_effect(self) -> Self {
+        let mut failure = Arc::unwrap_or_clone(self.0);
+        failure.outcome = Effect::None;
+        Self(Arc::new(failure))
+    }
+
     /// Turns this into an error for a lasting reason.
     pub(crate) fn into_permanent(self) -> Self {
         let mut failure = Arc::unwrap_or_clone(self.0);
