@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockError, LockManager, LostReason};
-use lock_tests::{ClusterGroup, PATIENCE, eventually};
+use lock_tests::{ClusterGroup, PATIENCE, chain, eventually};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::moving::{BODIES, Storm, connected, slot_of};
+use crate::moving::{BODIES, Storm, connected, patient, slot_of};
 
 const KEY: &str = "stock:7";
 const WHOLE_KEY: &str = "dist_lock:stock:7";
@@ -223,4 +223,21 @@ async fn nobody_meets_anybody_inside_while_masters_change_by_plan() {
     eprintln!("{failovers} failovers, {entries} entries, {bodies} bodies, {busy} busy, {errors} errors");
     assert!(failovers > 1 && bodies >= BODIES);
     assert_eq!(busy, 0);
+}
+
+#[tokio::test]
+async fn a_call_for_a_dead_node_names_it_until_another_one_takes_over() {
+    let cluster = ClusterGroup::start_steady().await;
+    let locks = patient(&cluster).await;
+    locks.lock("stock").run(async {}).await.unwrap();
+    let owner = cluster.owner(slot_of(&cluster, "stock")).await;
+    cluster.server(owner).kill();
+    let address = cluster.server(owner).addr().to_string();
+    // The first one may find out by the connection that it had.
+    eventually("the node to be named", || async {
+        let refused = locks.lock("stock").wait(Duration::from_millis(300)).acquire().await;
+        let said = chain(&refused.unwrap_err());
+        said.contains(&format!("`{address}`: Connection refused")) && said.contains("`cluster-announce-ip`")
+    })
+    .await;
 }

@@ -1112,6 +1112,25 @@ impl ConnectionSlot {
         }
     }
 
+    /// Returns the error of a connection that was not made. Names the server where the URL does not.
+    fn unreached(&self, info: &redis::ConnectionInfo, error: &RedisError) -> StoreError {
+        let error = failure::sort(error, false);
+        let advice = if self.inner.names.is_of_cluster() {
+            "check that the node is up, and that the address that it announces (`cluster-announce-ip`, `cluster-announce-hostname`) is \
+             reachable from here, then try again"
+        } else if self.inner.server.place.is_followed() {
+            "check that the master is up, and that the address by which the sentinels name it is reachable from here, then try again"
+        } else {
+            return error;
+        };
+        if error.is_permanent() {
+            return error;
+        }
+        let is_general = error.own_advice().is_none_or(|advice| advice.contains("in the URL"));
+        let error = error.about(&info.addr().to_string());
+        if is_general { error.advise(advice) } else { error }
+    }
+
     async fn establish_to(&self, Target { generation, info }: Target) -> Result<Connection, StoreError> {
         let number = self.host().number();
         let config = AsyncConnectionConfig::new()
@@ -1122,7 +1141,7 @@ impl ConnectionSlot {
             .set_pipeline_buffer_size(WRITE_QUEUE)
             .set_push_sender(self.push_sender(number));
         let connected = self.inner.server.dial.dial(&info, config);
-        let mut connection = connected.await.map_err(|error| failure::sort(&error, false))?;
+        let mut connection = connected.await.map_err(|error| self.unreached(&info, &error))?;
         let asked = self.host().now();
         let server = handshake::ask(&mut connection, self.inner.server.dial.naming())
             .await
