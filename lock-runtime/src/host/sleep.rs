@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use atomic_waker::AtomicWaker;
+use pin_project_lite::pin_project;
 
 /// Calls code of the user's, such as a waker or a subscriber, for which its caller must not end. Returns `None` if it
 /// panics, which the hook for panics has told by then.
@@ -13,19 +14,38 @@ pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(call)).ok()
 }
 
-/// Completes after a time. See [`Host::sleep`](super::Host::sleep).
-///
-/// The timer wakes a relay instead of the task: a waker that panics would end the timer, and the lock thread with it.
-pub(crate) struct Sleep {
+pin_project! {
+    /// Completes after a time. See [`Host::sleep`](super::Host::sleep).
+    // An enum, so that the usual kind is as small as the timer: thousands of calls may wait.
+    #[project = Kind]
+    pub(crate) enum Sleep {
+        /// Of a task of tokio, whose waker does not panic.
+        Plain {
+            #[pin]
+            timer: tokio::time::Sleep,
+        },
+        /// Of a task of another executor.
+        Relayed { relayed: Box<Relayed> },
+    }
+}
+
+/// A timer that wakes a relay instead of the task: a waker that panics would end the timer, and the lock thread with it.
+pub(crate) struct Relayed {
     timer: Pin<Box<tokio::time::Sleep>>,
-    relay: Option<Arc<Relay>>,
+    relay: Arc<Relay>,
 }
 
 impl Sleep {
     pub(super) fn new(timer: tokio::time::Sleep) -> Self {
-        Self {
+        if tokio::task::try_id().is_some() {
+            return Self::Plain { timer };
+        }
+        let relayed = Relayed {
             timer: Box::pin(timer),
-            relay: None,
+            relay: Arc::default(),
+        };
+        Self::Relayed {
+            relayed: Box::new(relayed),
         }
     }
 }
@@ -33,13 +53,17 @@ impl Sleep {
 impl Future for Sleep {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Self { timer, relay } = &mut *self;
-        let relay = relay.get_or_insert_default();
-        relay.0.register(cx.waker());
-        timer
-            .as_mut()
-            .poll(&mut Context::from_waker(&Waker::from(Arc::clone(relay))))
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.project() {
+            Kind::Plain { timer } => timer.poll(cx),
+            Kind::Relayed { relayed } => {
+                let Relayed { timer, relay } = &mut **relayed;
+                relay.0.register(cx.waker());
+                timer
+                    .as_mut()
+                    .poll(&mut Context::from_waker(&Waker::from(Arc::clone(relay))))
+            }
+        }
     }
 }
 

@@ -169,7 +169,8 @@ impl Access {
         if is_usual {
             End::InRow(self.time_outs.begin())
         } else {
-            End::Alone(self.host.sleep(timer, span))
+            // Boxed, since it is larger, and less frequent.
+            End::Alone(Box::pin(self.host.sleep(timer, span)))
         }
     }
 }
@@ -222,7 +223,7 @@ impl Drop for InBatch<'_> {
 /// The end of a time-out.
 pub(crate) enum End<'a> {
     InRow(TimeOut<'a>),
-    Alone(Sleep),
+    Alone(Pin<Box<Sleep>>),
 }
 
 impl Future for End<'_> {
@@ -231,7 +232,7 @@ impl Future for End<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         match &mut *self {
             Self::InRow(time_out) => Pin::new(time_out).poll(cx),
-            Self::Alone(sleep) => Pin::new(sleep).poll(cx),
+            Self::Alone(sleep) => sleep.as_mut().poll(cx),
         }
     }
 }

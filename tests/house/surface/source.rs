@@ -66,6 +66,7 @@ impl Source {
         parent: ModuleId,
         conditions: Conditions,
     ) -> ModuleId {
+        let items: Vec<Item> = items.into_iter().flat_map(pinned).collect();
         let id = self.modules.len();
         self.modules.push(Module {
             parent,
@@ -335,4 +336,15 @@ pub(crate) fn visibility(item: &Item) -> Option<&Visibility> {
 
 pub(crate) fn ident(item: &Item) -> Option<String> {
     parts(item).2
+}
+
+/// Returns the items that `pin_project!` declares as they stand in it, or the item itself.
+fn pinned(item: Item) -> Vec<Item> {
+    match &item {
+        Item::Macro(invocation) if invocation.mac.path.is_ident("pin_project") => {
+            let made = invocation.mac.parse_body::<syn::File>();
+            made.map_or_else(|_| vec![item.clone()], |made| made.items)
+        }
+        _ => vec![item],
+    }
 }

@@ -624,7 +624,7 @@ struct Batcher {
     /// The batches in flight, in the order of sending, which is also that of the answers.
     under_way: VecDeque<Sending>,
     /// The time at which the batcher passes over callers that it has woken for capacity.
-    pass_over: Option<Sleep>,
+    pass_over: Option<Pin<Box<Sleep>>>,
     /// The number of commands in the last batch.
     last: usize,
     /// `true` if the batcher has let other tasks come first, and has sent no batch since.
@@ -686,8 +686,8 @@ impl Batcher {
         while capacities.iter().any(|capacity| capacity.is_waited_for()) {
             let after = self
                 .pass_over
-                .get_or_insert_with(|| self.link.host.sleep(Timer::LockThread, PASSED_OVER));
-            if Pin::new(after).poll(cx).is_pending() {
+                .get_or_insert_with(|| Box::pin(self.link.host.sleep(Timer::LockThread, PASSED_OVER)));
+            if after.as_mut().poll(cx).is_pending() {
                 return;
             }
             self.pass_over = None;
