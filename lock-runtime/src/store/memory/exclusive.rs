@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Tables;
 use super::queue::Ticket;
-use super::{Tables, other_kind};
 use crate::host::Moment;
 use crate::store::holder::Holder;
 use crate::store::{
@@ -83,7 +83,7 @@ impl Tables {
             });
         }
         if self.is_shared(request.key, now) {
-            return Err(other_kind());
+            return Err(StoreError::other_kind());
         }
         if request.fair && self.has_queue(request.key, now) {
             return Ok(Attempt::Busy {

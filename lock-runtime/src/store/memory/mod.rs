@@ -63,11 +63,6 @@ struct Tables {
     shared_queues: HashMap<Arc<str>, Queue>,
 }
 
-/// Returns the same error as a server for a key of another type.
-fn other_kind() -> StoreError {
-    StoreError::other_kind()
-}
-
 fn wake(handed: impl IntoIterator<Item = Arc<Ticket>>) {
     for ticket in handed {
         ticket.wake();

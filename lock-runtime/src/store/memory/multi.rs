@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::Tables;
 use super::exclusive::Slot;
 use super::queue::Ticket;
-use super::{Tables, other_kind};
 use crate::host::Moment;
 use crate::store::{AcquireAllRequest, AttemptAll, StoreError};
 
@@ -18,7 +18,7 @@ impl Tables {
         let mut handed = Vec::new();
         for key in request.keys {
             if self.is_shared(key, now) {
-                return (Err(other_kind()), handed);
+                return (Err(StoreError::other_kind()), handed);
             }
         }
         let mut own = Vec::with_capacity(request.keys.len());

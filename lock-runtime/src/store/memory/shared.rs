@@ -239,7 +239,7 @@ impl Tables {
         now: Moment,
     ) -> (Result<Attempt, StoreError>, Vec<Arc<Ticket>>) {
         if self.seen(request.key, now).is_some() {
-            return (Err(super::other_kind()), Vec::new());
+            return (Err(StoreError::other_kind()), Vec::new());
         }
         let handed = self.serve(request.key, now);
         let mode = request.value.mode();

@@ -238,7 +238,7 @@ impl LockStore for RedisStore {
         if requests.iter().any(|request| request.value.is_shared()) {
             return Box::pin(self.renew_mixed(requests));
         }
-        Box::pin(self.renew_exclusive(requests))
+        Box::pin(self.renew_by(&scripts::RENEW, requests))
     }
 
     fn wait_for_replicas<'a>(&'a self, requests: &'a [RenewRequest], replicas: u32) -> StoreFuture<'a, Replicated> {
@@ -266,10 +266,7 @@ impl LockStore for RedisStore {
     }
 
     fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
-        if value.is_shared() {
-            return Box::pin(self.fence_shared(key, value));
-        }
-        Box::pin(self.fence_exclusive(key, value))
+        Box::pin(self.next_token(key, value))
     }
 
     fn raise_fence<'a>(

@@ -12,11 +12,11 @@ use crate::store::redis::connection::{Release, Request, Take, the_one};
 use crate::store::redis::connection::{eval, eval_about, eval_for_lock};
 use crate::store::redis::keyspace::drawing;
 use crate::store::redis::reply::{
-    as_remaining, attempt, given_back, millis, released, taken, token_or_verdict, unexpected, verdicts,
+    as_remaining, attempt, given_back, millis, released, taken, token_or_verdict, unexpected, verdict, verdicts,
 };
 use crate::store::redis::scripts::{
-    ACQUIRE, ACQUIRE_ALONE, FENCE, LockScript, MARKED_ACQUIRE, RAISE_FENCE, RAISE_OWN_FENCE, RELEASE_ALONE, RENEW,
-    SHARED_RELEASE_ALONE,
+    ACQUIRE, ACQUIRE_ALONE, FENCE, LockScript, MARKED_ACQUIRE, RAISE_FENCE, RAISE_OWN_FENCE, RELEASE_ALONE,
+    SHARED_FENCE, SHARED_RELEASE_ALONE,
 };
 use crate::store::{
     AcquireRequest, Attempt, Fence, FencingToken, HolderValue, Limited, Ownership, QueueRequest, ReleaseRequest,
@@ -55,14 +55,7 @@ impl RedisStore {
             .map_err(|error| if may_hold { error.into_unknown() } else { error })
     }
 
-    pub(in crate::store::redis) async fn renew_exclusive(
-        &self,
-        requests: &[RenewRequest],
-    ) -> Result<Vec<Ownership>, StoreError> {
-        self.renew_by(&RENEW, requests).await
-    }
-
-    pub(super) async fn renew_by(
+    pub(in crate::store::redis) async fn renew_by(
         &self,
         script: &LockScript,
         requests: &[RenewRequest],
@@ -188,14 +181,6 @@ impl RedisStore {
         }
     }
 
-    pub(in crate::store::redis) async fn fence_exclusive(
-        &self,
-        key: &str,
-        value: &HolderValue,
-    ) -> Result<Fence, StoreError> {
-        self.fence_by(&FENCE, key, value).await
-    }
-
     /// Raises the fencing counter of a key's slot to a token of another one.
     pub(in crate::store::redis) async fn raise_fence(&self, key: &str, fence: FencingToken) -> Result<(), StoreError> {
         let commands = self.commands.here();
@@ -222,20 +207,16 @@ impl RedisStore {
         let answer = eval(&commands, &live, &RAISE_OWN_FENCE, &keys, |command| {
             command.arg(value.as_str()).arg(fence.get());
         });
-        match answer.await? {
-            Value::Int(1) => Ok(Ownership::Owned),
-            Value::Int(0) => Ok(Ownership::Gone),
-            Value::Int(-1) => Ok(Ownership::Foreign),
-            other => Err(unexpected(&other)),
-        }
+        verdict(&answer.await?)
     }
 
-    pub(super) async fn fence_by(
+    /// Takes the next fencing token for a lock that is held.
+    pub(in crate::store::redis) async fn next_token(
         &self,
-        script: &LockScript,
         key: &str,
         value: &HolderValue,
     ) -> Result<Fence, StoreError> {
+        let script = if value.is_shared() { &SHARED_FENCE } else { &FENCE };
         let commands = self.commands.here();
         let live = commands.live().await?;
         let counter = self.names.counter(key);

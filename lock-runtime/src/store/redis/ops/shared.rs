@@ -2,8 +2,8 @@
 //! owner's holders. `sharing.lua` defines which holders can share a lock.
 
 use crate::store::redis::RedisStore;
-use crate::store::redis::scripts::{SHARED_FENCE, SHARED_RENEW};
-use crate::store::{Fence, HolderValue, Ownership, RenewRequest, StoreError};
+use crate::store::redis::scripts::{RENEW, SHARED_RENEW};
+use crate::store::{Ownership, RenewRequest, StoreError};
 
 impl RedisStore {
     /// Renews locks of all modes, with one script run for the shared modes and one for the
@@ -15,7 +15,7 @@ impl RedisStore {
         let is_shared = |request: &RenewRequest| request.value.is_shared();
         let (shared, exclusive): (Vec<_>, Vec<_>) = requests.iter().cloned().partition(is_shared);
         let (shared, exclusive) =
-            tokio::try_join!(self.renew_by(&SHARED_RENEW, &shared), self.renew_exclusive(&exclusive))?;
+            tokio::try_join!(self.renew_by(&SHARED_RENEW, &shared), self.renew_by(&RENEW, &exclusive))?;
         let (mut shared, mut exclusive) = (shared.into_iter(), exclusive.into_iter());
         let verdicts = requests.iter().filter_map(|request| {
             if is_shared(request) {
@@ -25,13 +25,5 @@ impl RedisStore {
             }
         });
         Ok(verdicts.collect())
-    }
-
-    pub(in crate::store::redis) async fn fence_shared(
-        &self,
-        key: &str,
-        value: &HolderValue,
-    ) -> Result<Fence, StoreError> {
-        self.fence_by(&SHARED_FENCE, key, value).await
     }
 }
