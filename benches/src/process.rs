@@ -18,7 +18,7 @@ pub(crate) fn cpu() -> Duration {
     )
 }
 
-/// The memory that the process has allocated, in bytes: without the pages of its program, which are read once, however many calls wait.
+/// Resident memory in bytes, without files: the pages of the program are read once, however many calls wait.
 pub(crate) fn memory() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status

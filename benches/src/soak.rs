@@ -208,7 +208,7 @@ impl Load {
         let on = |servers: &[&Server], of: fn(&Server) -> u64| servers.iter().map(|server| of(server)).sum();
         let entries = |folder: &str| Ok::<_, crate::Error>(fs::read_dir(folder)?.count() as u64);
         Ok(vec![
-            Left::new("allocated memory, bytes", process::memory()?, MEMORY),
+            Left::new("resident memory without files, bytes", process::memory()?, MEMORY),
             Left::new("file descriptors", entries("/proc/self/fd")?, 0),
             Left::new("threads", entries("/proc/self/task")?, 0),
             Left::new("tokio tasks", runtime.num_alive_tasks() as u64, 0),

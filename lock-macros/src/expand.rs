@@ -221,20 +221,25 @@ impl Model {
         let private = private();
         // A compile error about the items belongs at the list.
         let place = Span::call_site().located_at(list.span());
-        let items = match list {
+        let (import, items) = match list {
             // A place expression is only borrowed: its value belongs to the body.
-            Expr::Path(_) | Expr::Field(_) | Expr::Index(_) => {
-                let import = quote! { use #private::Lists as _; };
-                let keys = quote_spanned! { place=> #list.__lock_keys() };
-                quote! { { #import #keys } }
-            }
-            list => list.to_token_stream(),
+            Expr::Path(_) | Expr::Field(_) | Expr::Index(_) => (
+                quote! { use #private::Lists as _; },
+                quote_spanned! { place=> #list.__lock_keys() },
+            ),
+            list => (TokenStream::new(), list.to_token_stream()),
         };
         let texts = quote! { #private::texts }.into_iter().map(|mut token| {
             token.set_span(token.span().located_at(place));
             token
         });
-        quote_spanned! { place=> #(#texts)*(#items) }
+        let texts = quote_spanned! { place=> #(#texts)*(#items) };
+        // The import around the call, which ends before what the list borrows from, such as a mutex's guard.
+        if import.is_empty() {
+            texts
+        } else {
+            quote! { { #import #texts } }
+        }
     }
 
     /// Writes the policy for a lock error. A compile error about it belongs at the return type, or

@@ -503,7 +503,7 @@ fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, er
         let name = syn::parse_str(inserted).ok();
         let advice = match name.and_then(|name| without_text(noun, &name, None, sig)) {
             Some((_, advice)) => {
-                format!("{advice}, or `<TAG:raw>` with `const TAG: &str = \"{found}\";` if the text is meant")
+                format!("{advice}. If the text is meant, write `<TAG:raw>` with `const TAG: &str = \"{found}\";`")
             }
             None if is_braced => {
                 format!("write `<{inserted}>` to insert the parameter, `{{<{inserted}>}}` for a hash tag of it")

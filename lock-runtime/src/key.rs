@@ -101,7 +101,7 @@ pub fn encode_value(value: impl fmt::Display) -> String {
     encoded
 }
 
-/// Returns the text that was percent-encoded, by [`encoded`] or by another encoder, or `None` if it was
+/// Returns the text that was percent-encoded, by [`encode_value`] or by another encoder, or `None` if it was
 /// not.
 pub(crate) fn decoded(encoded: &str) -> Option<String> {
     let digit = |byte: u8| char::from(byte).to_digit(16);

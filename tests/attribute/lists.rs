@@ -53,6 +53,16 @@ async fn of_borrowed(names: &[&'static str]) -> Option<usize> {
     Some(held().len())
 }
 
+/// The guard of the mutex lives as long as the list is read.
+#[distributed_lock(keys = shared.lock().unwrap().names)]
+async fn behind_a_mutex(shared: &std::sync::Mutex<Shared>) -> Shop<Vec<String>> {
+    Ok(held())
+}
+
+struct Shared {
+    names: Vec<String>,
+}
+
 struct Names(Vec<String>);
 
 impl<'a> IntoIterator for &'a Names {
@@ -151,6 +161,10 @@ async fn as_many_keys_are_locked_as_the_list_has() {
     assert_eq!(shelf.count(4).await.unwrap(), ["room:4", "shelf:1", "shelf:2"]);
     let many: Vec<_> = (0..1_000).map(|id| format!("list:many:{id}")).collect();
     assert_eq!(named(many).await.unwrap().len(), 1_000);
+    let shared = std::sync::Mutex::new(Shared {
+        names: vec!["list:shared".to_owned()],
+    });
+    assert_eq!(behind_a_mutex(&shared).await.unwrap(), ["list:shared"]);
 }
 
 #[tokio::test]

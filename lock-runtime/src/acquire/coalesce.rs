@@ -267,11 +267,11 @@ impl Leader {
     /// Leaves the lead. Returns the next leader and the number of its lead.
     fn leave(&mut self) -> Option<(Arc<Follower>, u64)> {
         let mut closed = self.closed.take();
-        let mut flights = self.manager.flights.flights();
-        // Those that have left a closed flight have not found themselves in it.
+        // Those that have left a closed flight have not found themselves in it. Dropped while nothing is locked.
         if let Some(closed) = &mut closed {
             closed.followers.retain(|_, follower| !follower.turn.is_over());
         }
+        let mut flights = self.manager.flights.flights();
         let mut party = match (closed, flights.entry(Arc::clone(&self.flight))) {
             (None, Entry::Vacant(_)) => return None,
             (None, Entry::Occupied(party)) if party.get().lead != self.number => return None,
@@ -450,8 +450,9 @@ fn board(manager: &Arc<Shared>, flight: Flight, site: CallSite) -> Boarded {
                 number,
                 follower,
             };
-            manager.backend.stats.waits(site);
+            // In this order, so that it never counts as one that asks.
             manager.backend.stats.follows();
+            manager.backend.stats.waits(site);
             Boarded::Follows(following)
         }
     }
@@ -531,9 +532,9 @@ impl Following {
 impl Drop for Following {
     fn drop(&mut self) {
         let time = self.waited();
-        self.manager.backend.stats.followed();
         if self.manager.host().is_forked() {
             self.manager.backend.stats.waited(None, time);
+            self.manager.backend.stats.followed();
             return;
         }
         let mut flights = self.manager.flights.flights();
@@ -550,6 +551,7 @@ impl Drop for Following {
         drop(flights);
         drop((turn, party, waited));
         self.manager.backend.stats.waited(Some(self.site), time);
+        self.manager.backend.stats.followed();
     }
 }
 

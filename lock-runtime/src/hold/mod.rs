@@ -265,7 +265,7 @@ impl Hold {
         let was_held = self.uncount();
         // The next call in line does not wait for a guard whose lock has ended.
         drop(self.leave_place());
-        // Whatever one of them does, the others are woken.
+        // A waker that panics keeps neither the tasks from being woken, nor the lock thread from going on.
         contained(|| self.runner.wake());
         contained(|| self.lost.notify_waiters());
         if let Some(tasks) = self.known_tasks() {

@@ -42,7 +42,7 @@ impl Tasks {
 
     /// Reports the loss of the lock. Each task decides itself if the loss ends it.
     pub(super) fn lose(&self) {
-        self.token.cancel();
+        contained(|| self.token.cancel());
         self.wake();
     }
 

@@ -19,12 +19,12 @@ pin_project! {
     // An enum, so that the usual kind is as small as the timer: thousands of calls may wait.
     #[project = Kind]
     pub(crate) enum Sleep {
-        /// Of a task of tokio, whose waker does not panic.
+        /// Of a task of tokio, whose own waker does not panic.
         Plain {
             #[pin]
             timer: tokio::time::Sleep,
         },
-        /// Of a task of another executor.
+        /// Of what else polls it, such as a task of another executor.
         Relayed { relayed: Box<Relayed> },
     }
 }

@@ -966,6 +966,13 @@ impl StoreError {
         Self(Arc::new(failure))
     }
 
+    /// Turns this into an error that leaves in doubt what was done before.
+    pub(crate) fn with_effect(self) -> Self {
+        let mut failure = Arc::unwrap_or_clone(self.0);
+        failure.outcome = Effect::Unknown;
+        Self(Arc::new(failure))
+    }
+
     /// Turns this into the error of a question that changes nothing.
     pub(crate) fn without_effect(self) -> Self {
         let mut failure = Arc::unwrap_or_clone(self.0);

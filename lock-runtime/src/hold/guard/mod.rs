@@ -272,7 +272,11 @@ impl Drop for Guard {
             self.end("dropped");
         }
         // The next call in line asks the store once the release is on its way.
-        let passed = if decided { Err(None) } else { self.pass() };
+        let passed = if decided {
+            Err(self.held.leave_place())
+        } else {
+            self.pass()
+        };
         if let Err(_place) = passed {
             self.held.tenure.forget();
             self.held.tenure.watchdog.release_later(&self.held);

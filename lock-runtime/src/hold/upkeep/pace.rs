@@ -129,18 +129,26 @@ impl Pace {
         // turn came, does not end before it is dropped.
         let are_asking = || manager.held.len() <= manager.stats.asking();
         let response = manager.access.response_timeout;
-        let first = if are_asking() { response } else { grace.min(response) };
-        if released(first).await || are_asking() {
-            return;
+        let mut left = if are_asking() { response } else { grace };
+        loop {
+            let step = left.min(response);
+            if released(step).await {
+                return;
+            }
+            left = left.saturating_sub(step);
+            if left.is_zero() || are_asking() {
+                break;
+            }
         }
-        if released(grace.saturating_sub(first)).await || are_asking() {
-            return;
-        }
+        let are_asking = are_asking();
         let watchdogs = self.watchdogs();
         let latest = watchdogs
             .iter()
             .filter_map(|watchdog| watchdog.end_all(manager, EndCause::Closed))
             .max();
+        if are_asking && latest.is_none() {
+            return;
+        }
         // Bodies end at once. A guard that the user's code still keeps ends with its lease, which is
         // no longer renewed.
         let rest = latest.map_or(Duration::ZERO, |latest| latest.since(manager.now()));

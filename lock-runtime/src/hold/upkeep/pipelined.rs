@@ -225,6 +225,7 @@ impl Sent {
         match (outcome.help, &answer) {
             (Help::None, Err(error)) if error.effect() == Effect::None => {
                 outcome.help = Help::UnderWay;
+                outcome.late = Some(answer);
                 drop(outcome);
                 let host = self.held.tenure.manager.host().clone();
                 drop(host.spawn(self.help()));
@@ -257,6 +258,8 @@ impl Sent {
             // since the runtime may never run tasks again.
             Ok(_) => match late {
                 Some(late @ Ok(_)) => self.end(outcome, late),
+                // The runtime's release had no effect, so that this answer counts.
+                Some(Err(error)) if error.effect() == Effect::None => self.end(outcome, answer),
                 Some(Err(_)) | None => drop(outcome.tracked.take()),
             },
         }

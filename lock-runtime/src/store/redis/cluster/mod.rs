@@ -271,7 +271,7 @@ impl ClusterStore {
         let mut has_joined = false;
         let outcome = self.stand_where_the_slot_is(request, &mut has_joined).await;
         // What the next node refuses, it has a place for all the same.
-        outcome.map_err(|error| if has_joined { error.into_unknown() } else { error })
+        outcome.map_err(|error| if has_joined { error.with_effect() } else { error })
     }
 
     async fn stand_where_the_slot_is(
