@@ -7,7 +7,7 @@ use crate::host;
 use crate::key::Names;
 use crate::manager::{LockManager, LockPages};
 use crate::store::info::LockInfo;
-use crate::store::{self, StoreFuture};
+use crate::store::{self, Effect, StoreFuture};
 
 /// Returns a pattern that matches `text` only.
 fn literal(text: &str) -> String {
@@ -179,7 +179,7 @@ impl LockManager {
             LockError::Store { key, began, source } => LockError::Store {
                 key,
                 began,
-                source: source.without_effect(),
+                source: source.with_effect(Effect::None),
             },
             other => other,
         })

@@ -961,22 +961,14 @@ impl StoreError {
     /// Turns this into an error with an unknown outcome.
     pub(crate) fn into_unknown(self) -> Self {
         let mut failure = Arc::unwrap_or_clone(self.0);
-        failure.outcome = Effect::Unknown;
-        failure.permanent = false;
+        (failure.outcome, failure.permanent) = (Effect::Unknown, false);
         Self(Arc::new(failure))
     }
 
-    /// Turns this into an error that leaves in doubt what was done before.
-    pub(crate) fn with_effect(self) -> Self {
+    /// Replaces the effect that the failed operation may have had.
+    pub(crate) fn with_effect(self, effect: Effect) -> Self {
         let mut failure = Arc::unwrap_or_clone(self.0);
-        failure.outcome = Effect::Unknown;
-        Self(Arc::new(failure))
-    }
-
-    /// Turns this into the error of a question that changes nothing.
-    pub(crate) fn without_effect(self) -> Self {
-        let mut failure = Arc::unwrap_or_clone(self.0);
-        failure.outcome = Effect::None;
+        failure.outcome = effect;
         Self(Arc::new(failure))
     }
 

@@ -38,9 +38,9 @@ use crate::key::KeyProblem;
 use crate::store::health::{ServerHealth, ServerRole};
 use crate::store::info::LockInfo;
 use crate::store::{
-    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Dispatch, Fence, FencingToken, HolderValue, Lane, Limited,
-    LockPage, LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseReport, ReleaseRequest,
-    RenewRequest, Replicated, Responder, StoreError, StoreFuture,
+    AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Dispatch, Effect, Fence, FencingToken, HolderValue, Lane,
+    Limited, LockPage, LockStore, LossReceiver, Ownership, QueueOutcome, QueueRequest, Receipt, ReleaseReport,
+    ReleaseRequest, RenewRequest, Replicated, Responder, StoreError, StoreFuture,
 };
 
 /// The number of low bits of a position in a list that are the node's own.
@@ -271,7 +271,13 @@ impl ClusterStore {
         let mut has_joined = false;
         let outcome = self.stand_where_the_slot_is(request, &mut has_joined).await;
         // What the next node refuses, it has a place for all the same.
-        outcome.map_err(|error| if has_joined { error.with_effect() } else { error })
+        outcome.map_err(|error| {
+            if has_joined {
+                error.with_effect(Effect::Unknown)
+            } else {
+                error
+            }
+        })
     }
 
     async fn stand_where_the_slot_is(
