@@ -14,6 +14,7 @@ use lock_runtime::{LockError, LockManager, LockRequest, ServerState, distributed
 use lock_tests::proxy::Close;
 use lock_tests::{Alone, Flow, PATIENCE, Proxy, Server, Stamp, eventually};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// A lease that cannot end during a test.
@@ -301,6 +302,48 @@ async fn keys_that_are_kept_by_a_call_that_is_polled_no_more_go_to_others() {
         "{:?}",
         server.keys()
     );
+}
+
+/// Each has a place in the server's queue. One after the other, they would let the lock pass in 12 s.
+#[tokio::test]
+async fn many_calls_of_a_runtime_that_stands_still_hold_up_no_other_longer_than_one_does() {
+    const MANY: usize = 20;
+    let server = Server::start();
+    let (ours, theirs) = (manager(&server), manager(&server));
+    let held = theirs.lock("k").fair(true).acquire().await.unwrap();
+    let calls: Vec<_> = (0..MANY).map(|_| ours.lock("k").fair(true).acquire()).collect();
+    let (stand, standing) = oneshot::channel();
+    let (thaw, thawed) = mpsc::channel();
+    let blocked = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mut waiting: JoinSet<_> = calls.into_iter().collect();
+            standing.await.unwrap();
+            thawed.recv().unwrap();
+            while let Some(guard) = waiting.join_next().await {
+                guard.unwrap().unwrap().release().await.unwrap();
+            }
+        });
+    });
+    eventually("all in the queue", || async { places(&server, "k") == MANY }).await;
+    stand.send(()).unwrap();
+    let other = tokio::spawn(async move { delay(theirs.lock("k").fair(true), "behind them").await });
+    eventually("another one behind them", || async { places(&server, "k") == MANY + 1 }).await;
+    held.release().await.unwrap();
+    let took = other.await.unwrap();
+    println!("behind {MANY} calls that are not polled: {took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    thaw.send(()).unwrap();
+    // They ask anew, and all of them get the lock.
+    timeout(PATIENCE, tokio::task::spawn_blocking(|| blocked.join()))
+        .await
+        .expect("they hang")
+        .unwrap()
+        .unwrap();
+    assert_eq!(server.value("k"), None);
 }
 
 /// The lock is another process's and stays it. Behind a frozen call, another one still asks, and tries again by itself.

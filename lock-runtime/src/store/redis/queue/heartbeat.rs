@@ -16,8 +16,8 @@ const FAILED: Duration = Duration::from_millis(20);
 const FAILED_MORE: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(230));
 /// The age before which the loss of a connection counts as a failure.
 const STEADY: Duration = Duration::from_secs(1);
-/// The interval at which waiters may be asked to look for themselves.
-const NUDGE_TICK: Duration = Duration::from_millis(50);
+/// The interval at which waiters may be asked to look for themselves, or for a sign of life.
+const TICK: Duration = Duration::from_millis(50);
 
 /// The task that serves the waiters. Only this task subscribes and unsubscribes.
 pub(super) struct Heartbeat {
@@ -40,15 +40,17 @@ impl Heartbeat {
 
     pub(super) async fn run(mut self) {
         let queue = self.queue.clone();
-        let nudge = async {
+        let tick = async {
             loop {
-                queue.host().sleep(Timer::LockThread, NUDGE_TICK).await;
-                queue.nudge(queue.host().now());
+                queue.host().sleep(Timer::LockThread, TICK).await;
+                let now = queue.host().now();
+                queue.nudge(now);
+                queue.pass_over(now);
             }
         };
         tokio::select! {
             () = self.keep_up() => {}
-            () = nudge => {}
+            () = tick => {}
             () = queue.listen_in_shards() => {}
         }
     }

@@ -55,12 +55,12 @@ impl Asked {
     /// Applies an answer. Returns `true` if a waiter lost its place, or got a lock that several may
     /// hold, and has not been told so before: a call that is not polled receives no notice, and the
     /// next look finds the same.
-    fn settle(&self, holder: &[u8], remaining: Option<Duration>, stands: &[Value]) -> bool {
+    fn settle(&self, queue: &Queue, holder: &[u8], remaining: Option<Duration>, stands: &[Value]) -> bool {
         let mut ended = false;
         for (ticket, stands) in self.tickets.iter().zip(stands) {
             let holds = *stands == Value::Int(2) || holder == ticket.value.as_str().as_bytes();
             if holds {
-                let is_news = ticket.tell(Word::Hint);
+                let is_news = queue.hint(ticket);
                 ended |= self.is_shared && is_news;
             } else if *stands == Value::Int(1) {
                 if !holder.is_empty() {
@@ -276,7 +276,7 @@ impl Queue {
                 continue;
             };
             let remaining = as_remaining(remaining);
-            let ended = asked.settle(holder, remaining, stands);
+            let ended = asked.settle(self, holder, remaining, stands);
             // If one waiter has lost its place, or has the lock without having received the
             // message, so may those behind it.
             let remaining = if ended { Some(Duration::ZERO) } else { remaining };

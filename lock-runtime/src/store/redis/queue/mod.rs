@@ -15,6 +15,7 @@
 //! to the whole lease, and takes the fencing token. A value stands in a queue once; a waiter that
 //! lost its place joins with another value.
 
+mod asleep;
 mod heartbeat;
 mod look;
 mod shards;
@@ -151,7 +152,7 @@ impl Queue {
         let mut unfounded = 0;
         loop {
             match ticket.word(request.contention).await {
-                Word::Lapsed => return Ok(QueueOutcome::Lapsed),
+                Word::Lapsed | Word::PassedOver => return Ok(QueueOutcome::Lapsed),
                 // Goes on even if a more urgent notice arrives: the command for that one would use
                 // the same connection, which is replaced if it does not answer the look in time.
                 Word::Nudge => self.look_alone(&commands, ticket).await,
@@ -378,7 +379,7 @@ impl Queue {
         // Without a ticket, the waiter has left, and releases the value itself.
         let ticket = self.waiting().tickets.get(value).cloned();
         if let Some(ticket) = ticket {
-            ticket.tell(Word::Hint);
+            self.hint(&ticket);
             if ticket.value.is_shared() {
                 // Further waiters may be able to enter: one script run lets in a limited number.
                 self.look_at(&ticket.queue, Some(Duration::ZERO), false);

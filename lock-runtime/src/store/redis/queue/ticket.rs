@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use atomic_waker::AtomicWaker;
 
+use super::asleep::Handed;
 use super::look::REFRESH_EVERY;
 use crate::host::{Moment, contained};
 use crate::store::holder::Holder;
@@ -33,6 +34,8 @@ pub(super) struct Waiting {
     /// The number of subscriptions to such channels that the server has ended.
     pub(super) unheard: u64,
     pub(super) next: u64,
+    /// The waiters that have not received a hint yet.
+    pub(super) handed: Vec<Handed>,
     /// The number of locks held by other kinds of clients.
     pub(super) foreign: u32,
     /// `true` while the task that serves the waiters exists.
@@ -78,6 +81,10 @@ pub(super) struct State {
     pub(super) joined: bool,
     /// The most urgent notice that the waiter has not received yet.
     word: Option<Word>,
+    /// `true` while the waiter waits for a notice.
+    listens: bool,
+    /// The time at which it was asked for a sign of life that it has not given yet.
+    asked: Option<Moment>,
     pub(super) seen: Option<(Holder, Option<Duration>)>,
 }
 
@@ -103,7 +110,7 @@ impl LocalWaiters {
     pub(super) fn asked_about(&mut self) -> Vec<Arc<Ticket>> {
         let is_waiting = |ticket: &&Arc<Ticket>| {
             let state = ticket.state();
-            state.joined && state.word != Some(Word::Lapsed)
+            state.joined && !matches!(state.word, Some(Word::Lapsed | Word::PassedOver))
         };
         if !self.is_shared {
             return self.tickets.values().filter(is_waiting).take(ASKED).cloned().collect();
@@ -153,8 +160,39 @@ impl Ticket {
         let is_news = state.word < Some(word);
         state.word = state.word.max(Some(word));
         drop(state);
-        contained(|| self.task.wake());
+        self.wake();
         is_news
+    }
+
+    pub(super) fn wake(&self) {
+        contained(|| self.task.wake());
+    }
+
+    pub(super) fn has_a_hint(&self) -> bool {
+        self.state().word == Some(Word::Hint)
+    }
+
+    /// Asks the waiter for a sign of life, which its next poll gives; the caller then wakes it. Returns `false`
+    /// if it owes one already, or does not wait for a notice.
+    pub(super) fn ask(&self, now: Moment) -> bool {
+        let mut state = self.state();
+        let asks = state.listens && state.asked.is_none();
+        if asks {
+            state.asked = Some(now);
+        }
+        asks
+    }
+
+    /// Ends the place of a waiter that has owed a sign of life for so long. Returns `false` if it has not, or
+    /// has been handed the lock.
+    pub(super) fn pass_over(&self, now: Moment, owed_for: Duration) -> bool {
+        let mut state = self.state();
+        let is_asleep = state.asked.is_some_and(|asked| now.since(asked) >= owed_for);
+        let ends = is_asleep && state.word < Some(Word::Hint);
+        if ends {
+            state.word = Some(Word::PassedOver);
+        }
+        ends
     }
 
     /// Waits for the next notice about the place. Cancel safe.
@@ -165,7 +203,9 @@ impl Ticket {
             if let Some((holder, remaining)) = state.seen.take() {
                 contention.see(holder, remaining);
             }
-            state.word.take().map_or(Poll::Pending, Poll::Ready)
+            let word = state.word.take();
+            (state.listens, state.asked) = (word.is_none(), None);
+            word.map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
@@ -181,4 +221,6 @@ pub(super) enum Word {
     /// The server may have handed the lock over. Replaces `Lapsed`: if the place is lost after all,
     /// the next look notices that again.
     Hint,
+    /// The place was taken, since the waiter was not polled.
+    PassedOver,
 }
