@@ -451,7 +451,7 @@ async fn several_locks_are_taken_or_none() {
         keys: &keys,
         value: &value,
         former: None,
-        keep: false,
+        keep: None,
         ttl: LONG,
         fence: false,
         receipt: &receipt,

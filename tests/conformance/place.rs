@@ -459,6 +459,7 @@ impl Client {
     }
 
     /// Asks for many locks without a token.
+    /// Keeps keys for half of the lease, if it is to keep some.
     pub(crate) async fn acquire_all(
         &self,
         keys: &[&str],
@@ -473,7 +474,7 @@ impl Client {
             keys: &keys,
             value: &self.holder_value(),
             former: former.as_ref(),
-            keep,
+            keep: keep.then_some(lease / 2),
             ttl: lease,
             fence: false,
             receipt: &receipt,

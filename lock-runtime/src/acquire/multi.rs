@@ -13,6 +13,7 @@ use crate::acquire::unconfirmed::UnconfirmedAcquire;
 use crate::error::LockError;
 use crate::hold::Grant;
 use crate::hold::upkeep::Stake;
+use crate::store::limits::claim;
 use crate::store::{AcquireAllRequest, AttemptAll, StoreError};
 
 /// The number of times that a call releases everything and waits for the busy key alone. After that
@@ -80,10 +81,11 @@ impl Acquisition {
             if self.is_over(seen) {
                 break;
             }
-            let keep = tries > ALL_OR_NOTHING;
             // A return of the store during the attempt counts.
             let back = self.manager.backend.access.back.notified();
-            let asked = part.attend(self.ask_for_all(&keys, &part, keep, seen)).await;
+            let asked = part
+                .attend(self.ask_for_all(&keys, &part, tries > ALL_OR_NOTHING, seen))
+                .await;
             match asked.map_err(failed)? {
                 Asked::Won(grant) => {
                     part.disarm();
@@ -121,7 +123,7 @@ impl Acquisition {
         &'a self,
         keys: &[Arc<str>],
         part: &Part<'_>,
-        keep: bool,
+        keeps: bool,
         seen: &mut Progress,
     ) -> Result<Asked<'a>, StoreError> {
         if !self.is_ready(seen).await? {
@@ -136,6 +138,8 @@ impl Acquisition {
             None => self.value()?,
         };
         let ttl = self.options.time_to_live();
+        // No longer than the call may wait, since nobody gives them back if its process dies.
+        let keep = keeps.then(|| ttl.min(self.left(self.manager.now()).saturating_add(claim(ttl))));
         let asking = self.asking(None);
         let stake = Stake::new(self.keys(), value, ttl, None);
         let pending = UnconfirmedAcquire::arm(&self.manager.backend, &asking.caller, stake);
@@ -175,7 +179,7 @@ impl Acquisition {
                     remaining,
                     error: None,
                 };
-                let kept = if keep {
+                let kept = if keeps {
                     pending.receipt().answered();
                     // The lock thread treats the kept keys like a grant that may still arrive: it
                     // releases them if the call is no longer polled.

@@ -17,6 +17,6 @@ const LONGEST_CLAIM: Duration = Duration::from_millis(1500);
 
 /// Returns the time for which a lock is kept for a waiter that was handed it and has not taken it, or has not got
 /// the votes for it, in place of the lease.
-pub(super) fn claim(lease: Duration) -> Duration {
+pub(crate) fn claim(lease: Duration) -> Duration {
     lease.clamp(SHORTEST_CLAIM, LONGEST_CLAIM)
 }

@@ -454,9 +454,10 @@ pub struct AcquireAllRequest<'a> {
     /// An earlier value of the same caller, which may hold some of the keys and is replaced by
     /// `value`. If not all keys are free, the store releases it too.
     pub former: Option<&'a HolderValue>,
-    /// `true` to keep the keys before the first busy one if not all are free. A caller that waits
-    /// for a key then holds only smaller ones, so no circle of waiting callers can form.
-    pub keep: bool,
+    /// The time for which to keep the keys before the first busy one if not all are free; `None` to keep
+    /// none. A caller that waits for a key then holds only smaller ones, so no circle of waiting callers can
+    /// form.
+    pub keep: Option<Duration>,
     /// The time to live in the store.
     pub ttl: Duration,
     /// `true` to take a fencing token in the same step, one for all locks.

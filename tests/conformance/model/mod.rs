@@ -398,7 +398,7 @@ impl<'a> Scene<'a> {
             keys: &names,
             value: &client.holder_value(),
             former: former_value.as_ref(),
-            keep,
+            keep: keep.then_some(STEP * lease),
             ttl: STEP * lease,
             fence,
             receipt: &receipt,

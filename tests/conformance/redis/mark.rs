@@ -56,7 +56,7 @@ async fn ask(client: &Client, way: &str, key: &str) -> Result<String, StoreError
                 keys: &[key.into()],
                 value: &client.holder_value(),
                 former: None,
-                keep: false,
+                keep: None,
                 ttl: LONG,
                 fence: false,
                 receipt: &receipt,

@@ -116,7 +116,7 @@ async fn a_key_of_another_type_is_an_error_and_never_touched() {
         keys: &["a".into(), "b".into(), "z".into()],
         value: &HolderValue::of("a"),
         former: None,
-        keep: true,
+        keep: Some(LONG),
         ttl: LONG,
         fence: true,
         receipt: &Receipt::default(),

@@ -163,6 +163,9 @@ pub(crate) async fn smaller_keys_may_be_kept_while_waiting_for_a_busy_one(place:
     // Those before the busy one are its own now, also what was free; those behind it are nobody's.
     holds(&former, &[]).await;
     holds(&new, &KEYS[..2]).await;
+    for key in &KEYS[..2] {
+        assert!(is_about(b.rest(key).await, LONG / 2), "{key}");
+    }
     assert!(!client(place, "c").finds_busy(KEYS[3]).await);
     // The same once more, because the answer was lost.
     assert_eq!(is_busy(&new, &KEYS, Some(&former.value), true).await, 2);
@@ -171,6 +174,9 @@ pub(crate) async fn smaller_keys_may_be_kept_while_waiting_for_a_busy_one(place:
     let last = client(place, "last");
     assert_eq!(last.acquire_all(&KEYS, Some(&new.value), true, LONG).await, ALL);
     holds(&last, &KEYS).await;
+    for key in KEYS {
+        assert!(is_about(b.rest(key).await, LONG), "{key}");
+    }
     gives_back(&last, &KEYS).await;
     all_are_free(place).await;
 }
@@ -232,7 +238,7 @@ pub(crate) async fn one_token_is_above_those_of_all_keys(place: &dyn Place) {
             keys: &keys,
             value: &a.holder_value(),
             former: None,
-            keep: false,
+            keep: None,
             ttl: LONG,
             fence: true,
             receipt: &receipt,

@@ -45,8 +45,8 @@ impl Tables {
             return (fence.map(|fence| AttemptAll::Granted { fence }), handed);
         };
         for (at, (key, is_own)) in request.keys.iter().zip(own).enumerate() {
-            if request.keep && at < busy {
-                self.put(key, Slot::new(request.value, now.after(request.ttl)), now);
+            if let Some(keep) = request.keep.filter(|_| at < busy) {
+                self.put(key, Slot::new(request.value, now.after(keep)), now);
             } else if is_own {
                 self.slots.remove(key);
                 handed.extend(self.hand_over(key, now));

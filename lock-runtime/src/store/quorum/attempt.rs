@@ -281,7 +281,7 @@ impl Quorum {
                     keys: &keys,
                     value: &value,
                     former: None,
-                    keep: false,
+                    keep: None,
                     ttl,
                     fence,
                     receipt: &receipt,

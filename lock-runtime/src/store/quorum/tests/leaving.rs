@@ -166,7 +166,7 @@ async fn ask(client: Client, what: What, value: HolderValue, receipt: Arc<Receip
             keys: &["j", "k", "l"].map(Arc::from),
             value: &value,
             former: None,
-            keep: false,
+            keep: None,
             ttl: LEASE,
             fence: false,
             receipt: &receipt,

@@ -433,7 +433,7 @@ impl LockStore for Link {
                     keys: &keys,
                     value: &value,
                     former: None,
-                    keep: false,
+                    keep: None,
                     ttl,
                     fence,
                     receipt: &Receipt::default(),

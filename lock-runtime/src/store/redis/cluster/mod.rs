@@ -204,8 +204,10 @@ impl ClusterStore {
                 AttemptAll::Busy { at, holder, remaining } => {
                     let earlier = request.keys.get(..before).unwrap_or_default();
                     let given_back = async {
-                        if !request.keep {
-                            self.give_back(earlier, request.value).await?;
+                        match request.keep {
+                            None => self.give_back(earlier, request.value).await?,
+                            Some(keep) if keep < request.ttl => self.keep_for(keep, earlier, request.value).await?,
+                            Some(_) => {}
                         }
                         // One of them may have been handed to this value earlier.
                         self.give_back(others, request.value).await?;
@@ -254,6 +256,17 @@ impl ClusterStore {
         fence
             .map(Fence::Token)
             .ok_or_else(|| StoreError::permanent("no key was given"))
+    }
+
+    /// Sets the rest of the leases of keys that wait for others.
+    async fn keep_for(&self, keep: Duration, keys: &[Arc<str>], value: &HolderValue) -> Result<(), StoreError> {
+        let keep = |key: &Arc<str>| RenewRequest {
+            key: Arc::clone(key),
+            value: value.clone(),
+            extend: Some(keep),
+        };
+        let keys: Vec<_> = keys.iter().map(keep).collect();
+        self.renew(&keys).await.map(drop)
     }
 
     async fn give_back(&self, keys: &[Arc<str>], value: &HolderValue) -> Result<(), StoreError> {

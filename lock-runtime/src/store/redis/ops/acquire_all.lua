@@ -1,8 +1,9 @@
 -- Takes many exclusive locks under one value: all of them, or none. If one is busy, releases those
--- that the caller has. With `keep`, takes and keeps those before the first busy one instead.
+-- that the caller has. With a time to keep, takes and keeps those before the first busy one for as long instead.
 -- KEYS: the fencing counter, then for each lock the lock and its queue.
 -- ARGV: the channels' prefix, the holder's value, an earlier value of the caller that this one
--- replaces or '', the lease in ms, 1 to take a fencing token, 1 to keep.
+-- replaces or '', the lease in ms, 1 to take a fencing token, the time to keep
+-- in ms or 0.
 -- Returns {1, token or ''} if granted, {0, the holder's value, the rest of its lease in ms, the
 -- index of the busy lock, from 0} if busy.
 local value, former, lease = ARGV[2], ARGV[3], ARGV[4]
@@ -27,8 +28,8 @@ end
 
 for i = 1, locks do
   local lock = KEYS[2 * i]
-  if ARGV[6] == '1' and i < busy then
-    redis.call('SET', lock, value, 'PX', lease)
+  if ARGV[6] ~= '0' and i < busy then
+    redis.call('SET', lock, value, 'PX', ARGV[6])
   elseif own[i] then
     hand_over(lock, KEYS[2 * i + 1], ARGV[1])
   end

@@ -31,7 +31,7 @@ impl RedisStore {
                 .arg(request.former.map_or("", HolderValue::as_str))
                 .arg(millis(request.ttl))
                 .arg(u8::from(request.fence))
-                .arg(u8::from(request.keep));
+                .arg(request.keep.map_or(0, millis));
         });
         let answer = answer.await?;
         // The script has ended what the former value held, which a server that takes over may not
