@@ -90,12 +90,13 @@ impl Tasks {
         waker
     }
 
-    /// Adds a task's waker. Removes the wakers of finished tasks once they may outnumber the
-    /// others.
+    /// Adds a waker. Removes those of tasks and calls that have ended each time the list has doubled.
     pub(super) fn add(&self, waker: &Arc<AtomicWaker>) {
         let mut wakers = self.wakers();
-        if wakers.len() > 2 * self.alive.len() + 8 {
+        if wakers.len() == wakers.capacity() {
             wakers.retain(|waker| waker.strong_count() > 0);
+            let room = wakers.len().max(8);
+            wakers.reserve(room);
         }
         wakers.push(Arc::downgrade(waker));
     }

@@ -71,7 +71,7 @@ struct Schedule {
     queue: BTreeMap<(Moment, u64), Arc<Tenure>>,
     /// Locks of stores that report losses, by store and key. A lock is listed from its first check
     /// or renewal on.
-    index: HashMap<(u64, Arc<str>), Vec<Arc<Tenure>>>,
+    index: HashMap<(u64, Arc<str>), BTreeMap<u64, Arc<Tenure>>>,
     /// The locks that are due, by server.
     due: BTreeMap<Servers, Queue>,
     /// The locks that the watchdog has checked before, by server.
@@ -247,7 +247,7 @@ impl Watchdog {
             LossHint::Key(key) => schedule
                 .index
                 .get(&(store, Arc::from(&**key)))
-                .cloned()
+                .map(|all| all.values().cloned().collect())
                 .unwrap_or_default(),
             LossHint::All(lane) | LossHint::Back(lane) | LossHint::Moved(lane) => schedule.held_on(store, *lane),
             LossHint::Relocated(lane) => {
@@ -268,6 +268,9 @@ impl Watchdog {
             };
             // The answer to a check under way may be from before the hint.
             let before = plan.check_at.filter(|_| !plan.in_flight);
+            if matches!(hint, LossHint::Key(_)) && before.is_some_and(|before| before <= at) {
+                continue;
+            }
             plan.check_at = Some(before.map_or(at, |before| before.min(at)));
             match hint {
                 LossHint::Key(_) | LossHint::All(_) | LossHint::Down { .. } | LossHint::Up { .. } => {}
@@ -396,7 +399,11 @@ impl Watchdog {
                     plan.indexed = true;
                     for key in held.keys().iter() {
                         let key = (held.manager.number, Arc::clone(key));
-                        schedule.index.entry(key).or_default().push(Arc::clone(&held));
+                        schedule
+                            .index
+                            .entry(key)
+                            .or_default()
+                            .insert(held.id, Arc::clone(&held));
                     }
                 }
                 schedule.line_up(&mut plan, &held, now);
@@ -555,7 +562,7 @@ impl Keeper for Watchdog {
             for key in held.keys().iter() {
                 let key = (held.manager.number, Arc::clone(key));
                 if let Some(all) = schedule.index.get_mut(&key) {
-                    all.retain(|other| other.id != held.id);
+                    all.remove(&held.id);
                     if all.is_empty() {
                         schedule.index.remove(&key);
                     }

@@ -98,10 +98,6 @@ pub(super) static RELEASE: LazyLock<LockScript> = LazyLock::new(|| {
 });
 pub(super) static FENCE: LazyLock<LockScript> =
     LazyLock::new(|| LockScript::for_held(&[NEXT_FENCE, include_str!("ops/exclusive_fence.lua")]));
-pub(super) static ACQUIRE_ALONE: LazyLock<LockScript> =
-    LazyLock::new(|| LockScript::new(&[include_str!("ops/exclusive_acquire_alone.lua")]));
-pub(super) static RELEASE_ALONE: LazyLock<LockScript> =
-    LazyLock::new(|| LockScript::for_held(&[include_str!("ops/exclusive_release_alone.lua")]));
 pub(super) static SHARED_RELEASE_ALONE: LazyLock<LockScript> =
     LazyLock::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_release_alone.lua")])));
 pub(super) static RAISE_FENCE: LazyLock<LockScript> =
@@ -167,7 +163,7 @@ pub(super) fn release_of(is_shared: bool) -> &'static LockScript {
 }
 
 #[cfg(lock_simulation)]
-pub(super) fn all() -> [(&'static str, &'static LockScript); 25] {
+pub(super) fn all() -> [(&'static str, &'static LockScript); 23] {
     [
         ("acquire", &ACQUIRE),
         ("renew", &RENEW),
@@ -175,8 +171,6 @@ pub(super) fn all() -> [(&'static str, &'static LockScript); 25] {
         ("fence", &FENCE),
         ("raise_fence", &RAISE_FENCE),
         ("raise_own_fence", &RAISE_OWN_FENCE),
-        ("acquire_alone", &ACQUIRE_ALONE),
-        ("release_alone", &RELEASE_ALONE),
         ("shared_release_alone", &SHARED_RELEASE_ALONE),
         ("join", &JOIN),
         ("refresh", &REFRESH),

@@ -15,8 +15,8 @@ use crate::store::redis::reply::{
     as_remaining, attempt, given_back, millis, released, taken, token_or_verdict, unexpected, verdict, verdicts,
 };
 use crate::store::redis::scripts::{
-    ACQUIRE, ACQUIRE_ALONE, FENCE, LockScript, MARKED_ACQUIRE, RAISE_FENCE, RAISE_OWN_FENCE, RELEASE_ALONE,
-    SHARED_FENCE, SHARED_RELEASE_ALONE,
+    ACQUIRE, FENCE, LockScript, MARKED_ACQUIRE, RAISE_FENCE, RAISE_OWN_FENCE, RELEASE, SHARED_FENCE,
+    SHARED_RELEASE_ALONE,
 };
 use crate::store::{
     AcquireRequest, Attempt, Fence, FencingToken, HolderValue, Limited, Ownership, QueueRequest, ReleaseRequest,
@@ -48,7 +48,7 @@ impl RedisStore {
                 .arg(request.value.as_str())
                 .arg(millis(request.ttl));
         });
-        let answered = async { attempt(&the_one(Ok(answer.await?)).map_err(|error| sort(&error, true))?) };
+        let answered = async { attempt(&alone(answer.await?)?) };
         // If the plain `SET` found the caller's own value, a failure here does not mean that nothing was taken.
         answered
             .await
@@ -94,11 +94,16 @@ impl RedisStore {
         let commands = self.commands.here();
         let live = commands.live().await?;
         request.receipt.sent_on(live.number);
-        let keys: [&str; 1] = [request.key];
-        let answer = eval(&commands, &live, &ACQUIRE_ALONE, &keys, |command| {
-            command.arg(request.value.as_str()).arg(millis(request.ttl));
+        // In place of the queue, which an acquire that is not fair does not read.
+        let keys: [&str; 2] = [request.key; 2];
+        let answer = eval(&commands, &live, &ACQUIRE, &keys, |command| {
+            command
+                .arg(0)
+                .arg(0)
+                .arg(request.value.as_str())
+                .arg(millis(request.ttl));
         });
-        attempt(&answer.await?)
+        attempt(&alone(answer.await?)?)
     }
 
     /// Releases a lock in any mode by a command that names no other key, so that nobody is let in.
@@ -108,16 +113,20 @@ impl RedisStore {
     ) -> Result<Ownership, StoreError> {
         let (commands, live) = self.commands.for_release(request).await?;
         request.receipt.sent_on(live.number);
-        let (script, verdict): (_, fn(&Value) -> _) = if request.value.is_shared() {
-            (&SHARED_RELEASE_ALONE, released)
-        } else {
-            (&RELEASE_ALONE, given_back)
-        };
-        let keys: [&str; 1] = [request.key];
-        let answer = eval(&commands, &live, script, &keys, |command| {
-            command.arg(request.value.as_str()).arg(request.keep.map_or(0, millis));
+        let (value, keep) = (request.value.as_str(), request.keep.map_or(0, millis));
+        if request.value.is_shared() {
+            let keys: [&str; 1] = [request.key];
+            let answer = eval(&commands, &live, &SHARED_RELEASE_ALONE, &keys, |command| {
+                command.arg(value).arg(keep);
+            });
+            return released(&answer.await?);
+        }
+        // In place of the queue: no call waits in what is no sorted set.
+        let keys: [&str; 2] = [request.key; 2];
+        let answer = eval(&commands, &live, &RELEASE, &keys, |command| {
+            command.arg(&self.names.channels).arg(value).arg(keep).arg("").arg("");
         });
-        verdict(&answer.await?)
+        given_back(&alone(answer.await?)?)
     }
 
     /// Releases what nobody has. A server that takes no writes, or does not allow this user the scripts, refuses that as
@@ -301,6 +310,11 @@ impl Unmarked {
     pub(super) fn error(&self, error: StoreError) -> StoreError {
         if self.is_busy { error } else { error.into_unknown() }
     }
+}
+
+/// Returns the answer for the only lock of a script's run.
+fn alone(answer: Value) -> Result<Value, StoreError> {
+    the_one(Ok(answer)).map_err(|error| sort(&error, true))
 }
 
 /// Asks for the rest of the holder's lease.

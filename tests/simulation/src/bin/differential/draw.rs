@@ -323,8 +323,7 @@ impl Draw<'_> {
                     (vec![counter], vec![token.to_string()])
                 }
             }
-            "acquire_alone" => (vec![lock], vec![value, self.lease()]),
-            "release_alone" | "shared_release_alone" => (vec![lock], vec![value, self.keep()]),
+            "shared_release_alone" => (vec![lock], vec![value, self.keep()]),
             "join" | "shared_join" => {
                 let member = self.member(&value);
                 let process = member.split(':').nth(2).unwrap_or_default().to_owned();
