@@ -10,7 +10,7 @@ use lock_runtime::{
     Backoff, ConfigError, KeyProblem, LockError, LockManager, LockRequest, LostReason, MAX_KEY_LEN, MAX_LEASE,
     MIN_LEASE, RequestProblem, current,
 };
-use lock_tests::{PATIENCE, PATIENT, Proxy, Server, chain};
+use lock_tests::{PATIENCE, PATIENT, Proxy, Server, chain, eventually};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
@@ -385,6 +385,42 @@ async fn a_key_of_another_type_is_a_typed_error_and_stays() {
     }
     assert_eq!(server.ask::<String>(&["TYPE", &stored("hash")]), "hash");
     assert_eq!(server.time_left(&stored("hash")), None);
+}
+
+// docs/faults.md, row 60.
+#[tokio::test]
+async fn a_call_that_waits_for_a_key_that_becomes_one_of_another_type_is_told_so() {
+    let server = Server::start();
+    let (locks, others) = (connected(&server.url()).await, connected(&server.url()).await);
+    let key = stored("k");
+    let requests: [fn(&LockManager) -> LockRequest; 4] = [
+        |locks| locks.lock("k"),
+        |locks| locks.lock("k").fair(true),
+        |locks| locks.lock("k").write(),
+        |locks| locks.lock_all(["k", "l"]),
+    ];
+    for request in requests {
+        server.cmd(&["DEL", &key]);
+        let held = request(&others).lease(LONG).acquire().await.unwrap();
+        let waiter = tokio::spawn(request(&locks).wait(2 * PATIENCE).acquire());
+        let places = |kind: &str| {
+            let queue = format!("dist_lock:%lock-{kind}:{{{key}}}");
+            server.ask::<usize>(&["ZCOUNT", &queue, "1", "+inf"])
+        };
+        eventually("a place in the queue", || async {
+            places("queue") + places("shared") > 0
+        })
+        .await;
+        server.cmd(&["DEL", &key]);
+        server.cmd(&["HSET", &key, "field", "value"]);
+        let told = tokio::time::timeout(PATIENCE, waiter).await.expect("it waits on");
+        let error = told.unwrap().unwrap_err();
+        assert!(
+            matches!(&error, LockError::Store { source, .. } if source.is_permanent()),
+            "{error:?}"
+        );
+        drop(held);
+    }
 }
 
 // docs/faults.md, row 60.

@@ -4,7 +4,7 @@
 -- ARGV: the channels' prefix, the process, whether messages reach it as in `heard_of`, then for each
 -- lock the number of members that the process asks about, and these members.
 -- Returns for each lock {the holder's value or '', the rest of its lease in ms, then for each
--- member 1 (it is in the queue) or 0}.
+-- member 1 (it is in the queue) or 0, also if the key is of another type}.
 local now = now_ms()
 local answers = {}
 local at = 4
@@ -27,6 +27,12 @@ for i = 1, #KEYS, 2 do
   if not holder and free == 0 then
     -- One of the members asked about may get the lock.
     holder = hand_over(lock, queue, ARGV[1])
+  end
+  if type(holder) == 'table' then
+    -- The calls ask for the lock themselves, and get the error.
+    for j = 1, members do
+      answer[j + 2] = 0
+    end
   end
   answer[1] = type(holder) == 'string' and holder or ''
   -- The time in ms until the next look: 0 if the run has reached its limit, or the rest of the time

@@ -4,7 +4,8 @@
 -- ARGV: the channels' prefix, the process, whether messages reach it as in `heard_of`, then for each
 -- lock the number of members that the process asks about, and these members.
 -- Returns for each lock {a holder's value or '', the rest of the lease that ends first in ms, then
--- for each member 2 (it holds the lock), 1 (it is in the queue) or 0}.
+-- for each member 2 (it holds the lock), 1 (it is in the queue) or 0, also if the key is of another
+-- type}.
 local now = now_ms()
 local answers = {}
 local at = 4
@@ -35,7 +36,7 @@ for i = 1, #KEYS, 2 do
     local member = ARGV[at + j]
     -- One of the members asked about may have got the lock.
     -- pcall: the queue is gone if all of them have.
-    if stood[j] and (is_other or type(redis.pcall('ZSCORE', queue, member)) == 'string') then
+    if stood[j] and not is_other and type(redis.pcall('ZSCORE', queue, member)) == 'string' then
       answer[j + 2] = 1
     else
       local holds = not is_other and redis.call('ZSCORE', lock, string.match(member, '^%d+:%d:%x+:(.*)$'))
