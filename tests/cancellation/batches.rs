@@ -201,3 +201,29 @@ async fn a_key_of_another_kind_fails_its_own_call_and_no_other_of_the_batch() {
         server.cmd(&["DEL", "dist_lock:of-many:7"]);
     }
 }
+
+/// One run of a script removes a limited number of holders whose leases are over.
+#[tokio::test]
+async fn a_crowd_that_has_died_makes_no_other_lock_of_the_batch_busy() {
+    const DEAD: &str = "local time = redis.call('TIME')
+        local now = time[1] * 1000 + math.floor(time[2] / 1000)
+        for i = 1, 150 do
+          redis.call('ZADD', KEYS[1], now - 1, string.format('oa:%032x:host:1:call', i))
+        end
+        redis.call('ZADD', KEYS[1], now + 60000, 'oa:ffffffffffffffffffffffffffffffff:host:1:call', 151, '#oa')
+        redis.call('PEXPIRE', KEYS[1], 60000)";
+    let server = Server::start();
+    let locks = patient(builder(&server.url())).await;
+    let dead = || server.cmd(&["EVAL", DEAD, "1", "dist_lock:of-many:0"]);
+    let take = |number| {
+        let request = locks.lock(format!("of-many:{number}")).owner("a");
+        request.fencing(true).wait(Duration::ZERO).acquire()
+    };
+    for _ in 0..5 {
+        dead();
+        let taken: JoinSet<_> = (0..MANY).map(take).collect();
+        drop(all(taken).await);
+        eventually("the locks to be given back", || async { keys(&server) <= 1 }).await;
+        server.cmd(&["DEL", "dist_lock:of-many:0"]);
+    }
+}

@@ -7,8 +7,8 @@ for i = 1, locks do
   if type(found) == 'table' then
     answers[i] = found
   elseif not answers[i] and is_spent() then
-    -- The next look is due at once.
-    answers[i] = {0, '', 0}
+    -- Asked for again by itself. A call that tries once must not take this for a busy lock.
+    answers[i] = {err = 'ERR the run has reached its limit'}
   elseif not answers[i] then
     local held = look(lock, now)
     serve(held, queue, ARGV[1])
