@@ -28,11 +28,23 @@ const PASSING: [&str; 11] = [
 /// text, in one of two ways:
 /// `ERR Error running script (…): @user_script:3: @user_script: 3: -OOM command not allowed …` and
 /// `ERR Error running script (…): @user_script:3: WRONGTYPE Operation against a key …`.
+/// If the user lacks a permission there, every server answers `ERR`, and so does `redis` for `SELECT`.
 fn code(error: &RedisError) -> Option<&str> {
     let code = error.code()?;
-    let inner = inside_script(code, error.detail().unwrap_or_default()).and_then(|inner| inner.split(' ').next());
+    let detail = error.detail().unwrap_or_default();
+    if DENIED.iter().any(|text| detail.contains(text)) {
+        return Some("NOPERM");
+    }
+    let inner = inside_script(code, detail).and_then(|inner| inner.split(' ').next());
     Some(inner.unwrap_or(code))
 }
+
+/// What is said of a command that the user may not run: inside a script from 7.2 on and before, and elsewhere.
+const DENIED: [&str; 3] = [
+    "ACL failure in script",
+    "The user executing the script can't",
+    "has no permissions to run",
+];
 
 /// Returns the answer to a command inside a script.
 fn inside_script<'a>(code: &str, detail: &'a str) -> Option<&'a str> {
@@ -288,7 +300,7 @@ pub(in crate::store::redis) fn readable(error: &RedisError) -> String {
     };
     let detail = error.detail().unwrap_or_default();
     let said = inside_script(code, detail).map_or_else(|| format!("{code} {detail}"), ToOwned::to_owned);
-    let said = match said.split_once(" script: ") {
+    let said = match said.rsplit_once(" script: ") {
         Some((said, place)) if place.contains("on @user_script") => said,
         _ => &said,
     };
@@ -479,6 +491,7 @@ mod tests {
                       maxmemory-policy noeviction";
         let log_in = "give a valid user and password in the URL, `redis://user:password@host:port`, or a password file";
         let cluster = "give the URL of the cluster, `redis+cluster://host,host`";
+        let permissions = "allow the server's user what README lists under \"Permissions\"";
         for (answer, text) in [
             ("WRONGTYPE Operation against a key holding the wrong kind of value", other_kind.to_owned()),
             (
@@ -504,9 +517,34 @@ mod tests {
             ),
             (
                 "NOPERM User app has no permissions to run the 'zadd' command script: 4c6c44, on @user_script:14.",
-                "NOPERM User app has no permissions to run the 'zadd' command; allow the server's user what README lists under \
-                 \"Permissions\""
-                    .to_owned(),
+                format!("NOPERM User app has no permissions to run the 'zadd' command; {permissions}"),
+            ),
+            // Redis 8.2, Valkey 9, Redis 7.0 and 6.2 on a command that the user may not run inside a script.
+            (
+                "ERR ACL failure in script: User app has no permissions to run the 'incr' command script: 6f5ade, on @user_script:1.",
+                format!("ERR ACL failure in script: User app has no permissions to run the 'incr' command; {permissions}"),
+            ),
+            (
+                "ERR ACL failure in script: No permissions to access a key script: on @user_script:1.",
+                format!("ERR ACL failure in script: No permissions to access a key; {permissions}"),
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand script: 6f5ade, on @user_script:1.",
+                format!("ERR The user executing the script can't run this command or subcommand; {permissions}"),
+            ),
+            (
+                "ERR Error running script (call to f_6f5a): @user_script:1: @user_script: 1: The user executing the script can't run this \
+                 command or subcommand",
+                format!("The user executing the script can't run this command or subcommand; {permissions}"),
+            ),
+            // The words of 6.2 and 8.2, before which `redis` has put this code.
+            (
+                "ERR this user has no permissions to run the 'select' command or its subcommand",
+                format!("ERR this user has no permissions to run the 'select' command or its subcommand; {permissions}"),
+            ),
+            (
+                "ERR User app has no permissions to run the 'select' command",
+                format!("ERR User app has no permissions to run the 'select' command; {permissions}"),
             ),
             (
                 "READONLY You can't write against a read only replica.",
