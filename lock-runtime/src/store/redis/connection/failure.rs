@@ -285,6 +285,9 @@ fn advice(code: &str) -> Option<&'static str> {
         "NOPERM" => "allow the server's user what README lists under \"Permissions\"",
         "OOM" => "give the server more memory, or free some; locks need the maxmemory-policy noeviction",
         "READONLY" => "give the URL of the primary, or wait for the failover to end",
+        "NOREPLICAS" => {
+            "see that the server's replicas are connected and keep up (`INFO replication`), or lower its min-replicas-to-write"
+        }
         "MISCONF" => "let the server save its data again, or stop it from refusing writes",
         "LOADING" | "BUSY" => "wait until the server is ready, then try again",
         "CLUSTERDOWN" => "wait until the cluster serves all its slots again, or see what `CLUSTER INFO` tells",
@@ -332,6 +335,10 @@ pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreErro
                 Some("raise the server's maxclients, or close connections to it")
             } else if lacks_hello(error) {
                 Some(NEEDS_HELLO)
+            } else if error.detail() == Some("DB index is out of range") {
+                Some(
+                    "give the number of a database that the server has behind the address in the URL, or raise its `databases`",
+                )
             } else {
                 advice(code)
             };
@@ -549,6 +556,18 @@ mod tests {
             (
                 "READONLY You can't write against a read only replica.",
                 "READONLY You can't write against a read only replica; give the URL of the primary, or wait for the failover to end".to_owned(),
+            ),
+            (
+                "NOREPLICAS Not enough good replicas to write. script: caeeee, on @user_script:1.",
+                "NOREPLICAS Not enough good replicas to write; see that the server's replicas are connected and keep up (`INFO \
+                 replication`), or lower its min-replicas-to-write"
+                    .to_owned(),
+            ),
+            (
+                "ERR DB index is out of range",
+                "ERR DB index is out of range; give the number of a database that the server has behind the address in the URL, or raise \
+                 its `databases`"
+                    .to_owned(),
             ),
             (
                 "MISCONF Errors writing to the AOF file",
