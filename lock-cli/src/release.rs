@@ -1,5 +1,7 @@
 //! `lockctl release`: takes a lock away from its holders.
 
+use lock_runtime::HolderInfo;
+
 use crate::args::{Release, Store};
 use crate::connect;
 use crate::exit::Failure;
@@ -15,16 +17,19 @@ pub(crate) fn release(store: &Store, options: &Release) -> Result<u8, Failure> {
         let info = locks.inspect(&options.key).await?;
         let key = shown(&options.key);
         let holders: Vec<_> = info.iter().flat_map(|info| &info.holders).collect();
-        let named = |word: &str| {
-            let holders = holders.iter();
-            let named = holders.map(|holder| format!("{} ({} of its lease {word})", holder.holder, rest(holder.remaining)));
-            named.collect::<Vec<_>>().join("; ")
+        let named = |holder: &HolderInfo, word: &str| {
+            let name = shown(&holder.holder.to_string());
+            match holder.remaining {
+                None => format!("{name} (without expiry)"),
+                remaining => format!("{name} ({} of its lease {word})", rest(remaining)),
+            }
         };
         if !options.force {
             let would = if holders.is_empty() {
                 "which is free now".to_owned()
             } else {
-                format!("held by {}", named("left"))
+                let named: Vec<_> = holders.iter().map(|holder| named(holder, "left")).collect();
+                format!("held by {}", named.join("; "))
             };
             return Err(Failure::usage(format!(
                 "`release` would take away lock `{key}`, {would}; a holder goes on until it notices, beside the next one, so see that it is \
@@ -40,8 +45,7 @@ pub(crate) fn release(store: &Store, options: &Release) -> Result<u8, Failure> {
         }
         if is_released {
             for holder in &holders {
-                let (name, left) = (shown(&holder.holder.to_string()), rest(holder.remaining));
-                output.line(&format!("{key}  taken from {name} ({left} of its lease were left)"))?;
+                output.line(&format!("{key}  taken from {}", named(holder, "were left")))?;
             }
         }
         output.flush()?;

@@ -135,11 +135,8 @@ impl fmt::Display for LockError {
                 holder,
                 retry_after,
             } => {
-                let holder = seen_holder(holder.as_deref(), *retry_after);
-                write!(
-                    f,
-                    "lock `{key}` is busy: waited {waited:.1?}{holder}; try again later, or allow a longer `wait`"
-                )
+                let (seen, advice) = seen_holder(holder.as_deref(), *retry_after);
+                write!(f, "lock `{key}` is busy: waited {waited:.1?}{seen}; {advice}")
             }
             Self::Lost {
                 key,
@@ -291,14 +288,27 @@ impl ConfigError {
     }
 }
 
-/// Returns the part of a busy lock's message that names its holder.
-fn seen_holder(holder: Option<&Holder>, rest: Option<Duration>) -> String {
-    let holder = holder.map(|holder| format!(", held by {holder}"));
-    // Leaves out a lease of days, which says little about when the lock will be free.
-    let rest = rest
-        .filter(|rest| rest.as_secs() < 86_400)
-        .map(|rest| format!(", with {rest:.1?} left of its lease unless it is renewed"));
-    [holder, rest].into_iter().flatten().collect()
+/// Returns the part of a busy lock's message that names its holder, and the advice.
+fn seen_holder(holder: Option<&Holder>, rest: Option<Duration>) -> (String, &'static str) {
+    let again = "try again later, or allow a longer `wait`";
+    let Some(holder) = holder else {
+        return (String::new(), again);
+    };
+    let (rest, advice) = match rest {
+        // Leaves out a lease of days, which says little about when the lock will be free.
+        Some(rest) if rest.as_secs() < 86_400 => (
+            format!(", with {rest:.1?} left of its lease unless it is renewed"),
+            again,
+        ),
+        // The server tells the rest of every expiry, also of another kind of client's key.
+        None if holder.host().is_none() => (
+            ", whose expiry is not known".to_owned(),
+            "if its key has none (`lockctl show`), it stays locked until that client or an operator deletes it; otherwise try again later, \
+             or allow a longer `wait`",
+        ),
+        _ => (String::new(), again),
+    };
+    (format!(", held by {holder}{rest}"), advice)
 }
 
 /// The effect of a body that was stopped on its way.
@@ -656,9 +666,29 @@ mod tests {
                     key: key(),
                     waited: seconds(5),
                     holder: None,
-                    retry_after: Some(MAX_LEASE),
+                    retry_after: Some(Duration::ZERO),
                 },
                 "lock `inventory:7` is busy: waited 5.0s; try again later, or allow a longer `wait`",
+            ),
+            (
+                LockError::Busy {
+                    key: key(),
+                    waited: seconds(5),
+                    holder: Some(Box::new(Holder::of("val"))),
+                    retry_after: Some(MAX_LEASE),
+                },
+                "lock `inventory:7` is busy: waited 5.0s, held by val; try again later, or allow a longer `wait`",
+            ),
+            (
+                LockError::Busy {
+                    key: key(),
+                    waited: seconds(5),
+                    holder: Some(Box::new(Holder::of("val"))),
+                    retry_after: None,
+                },
+                "lock `inventory:7` is busy: waited 5.0s, held by val, whose expiry is not known; if its key has none \
+                 (`lockctl show`), it stays locked until that client or an operator deletes it; otherwise try again later, or allow a \
+                 longer `wait`",
             ),
             (
                 lost(LostReason::Expired, true),

@@ -116,6 +116,20 @@ async fn a_lock_is_released_by_force_only() {
     assert!(!server.exists(STORED));
     guard.handle().lost().await;
     assert_eq!(code(&lockctl(&server, &["release", "--force", KEY])), 1);
+
+    // A key of another client, which has no expiry.
+    server.cmd(&["SET", STORED, "val"]);
+    let asked = lockctl(&server, &["release", KEY]);
+    assert!(
+        errors(&asked).contains("held by val (without expiry)"),
+        "{}",
+        errors(&asked)
+    );
+    let forced = lockctl(&server, &["release", "--force", KEY]);
+    assert_eq!(
+        said(&forced).trim_end(),
+        format!("{KEY}  taken from val (without expiry)")
+    );
 }
 
 fn watch(server: &Server, arguments: &[&str]) -> Child {
