@@ -366,7 +366,7 @@ pub enum LostReason {
     Taken,
     /// The key was gone before its time: deleted, evicted, flushed, or missing after a restart.
     Deleted,
-    /// The store could not be reached to renew the lock before its lease ran out.
+    /// The store did not renew the lock before its lease ran out: it could not be reached, or refused.
     Unreachable,
     /// This process was forked from the one that holds the lock. The lock stays with the parent.
     Forked,
@@ -378,7 +378,7 @@ impl fmt::Display for LostReason {
             Self::Expired => "its lease ran out",
             Self::Taken => "the key held another holder's value",
             Self::Deleted => "the key was gone before its time",
-            Self::Unreachable => "the store could not be reached to renew it",
+            Self::Unreachable => "the store could not be reached to renew it, or refused",
             Self::Forked => "this process was forked from the one that holds it",
         })
     }
@@ -397,7 +397,9 @@ impl LostReason {
             Self::Deleted => {
                 "find out if an operator used `force_release`; if not, look for a DEL, FLUSHALL or restart without persistence, or a clock of the server that was set forward, and let the store's maxmemory-policy be noeviction"
             }
-            Self::Unreachable => "check the store and the network, or allow a longer `lease` to ride out such gaps",
+            Self::Unreachable => {
+                "see the log for a refusal, check the store and the network, or allow a longer `lease` to ride out such gaps"
+            }
             Self::Forked => "take locks after the fork",
         }
     }
@@ -716,8 +718,8 @@ mod tests {
             (
                 lost(LostReason::Unreachable, true),
                 "lock `inventory:7` was lost while it was in use, and the work under it may have been carried out in part: the store could \
-                 not be reached to renew it; check the store and the network, or allow a longer `lease` to ride out such gaps; before the \
-                 call is repeated, see what it has done",
+                 not be reached to renew it, or refused; see the log for a refusal, check the store and the network, or allow a longer \
+                 `lease` to ride out such gaps; before the call is repeated, see what it has done",
             ),
             (
                 lost(LostReason::Forked, true),

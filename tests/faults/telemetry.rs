@@ -21,7 +21,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::stage::{LEASE, LONG, connected, stored};
+use crate::stage::{JumpingClock, LEASE, LONG, connected, hurried, stored};
 
 type Fields = BTreeMap<&'static str, String>;
 
@@ -294,11 +294,81 @@ async fn renewals_that_the_store_refuses_are_told_once_and_when_they_are_allowed
     for key in keys {
         let told = logged("key", key);
         assert_eq!(told.len(), 1, "{told:?}");
-        assert_eq!(told[0].1["reason"], "the store could not be reached to renew it");
+        assert_eq!(
+            told[0].1["reason"],
+            "the store could not be reached to renew it, or refused"
+        );
     }
     assert_eq!(levels(), [Level::WARN]);
     store.refuses.store(false, Ordering::SeqCst);
     let held = locks.lock("renewed").lease(LEASE * 3 / 2).acquire().await.unwrap();
     eventually("a renewal", || async { held.handle().renewals() > 0 }).await;
     assert_eq!(levels(), [Level::WARN, Level::INFO]);
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes_for_the_moment_is_told_before_locks_are_lost() {
+    collect();
+    let server = Server::start();
+    if !server.version().is_7() {
+        return; // 6.2 carries scripts out all the same.
+    }
+    let url = format!("{}?prefix=refuses:", server.url());
+    let locks = connected(&url).await;
+    let refusals = || {
+        let is_refusal =
+            |(level, fields): &(Level, Fields)| *level == Level::WARN && fields["error"].contains("NOREPLICAS");
+        let all = logged("store", &url).into_iter();
+        all.filter(is_refusal).collect::<Vec<_>>()
+    };
+    let lost = locks.lock("no-replicas").lease(LEASE).run(async {
+        server.cmd(&["CONFIG", "SET", "min-replicas-to-write", "5"]);
+        eventually("the refusal to be told", || async { !refusals().is_empty() }).await;
+        assert!(logged("key", "no-replicas").is_empty(), "it is lost already");
+        std::future::pending::<()>().await;
+    });
+    let lost = lost.await.unwrap_err();
+    assert!(lost.is_lost(), "{lost}");
+    let told = refusals();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].1["locks"], "1");
+    server.cmd(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    let held = locks.lock("renewed-again").lease(LEASE).acquire().await.unwrap();
+    eventually("a renewal", || async { held.handle().renewals() > 0 }).await;
+    let levels = logged("store", &url).into_iter().map(|(level, _)| level);
+    assert_eq!(levels.collect::<Vec<_>>(), [Level::WARN, Level::INFO]);
+}
+
+#[tokio::test]
+async fn a_refusal_after_an_outage_that_no_renewal_has_ended_is_told_again() {
+    collect();
+    let store = Arc::new(NoRenewals::default());
+    store.refuses.store(true, Ordering::SeqCst);
+    let clock = JumpingClock::default();
+    let builder = LockManager::builder("refuses-twice").clock(clock.clone());
+    let locks = builder.store(store).build().unwrap();
+    for outage in 1..=2 {
+        let held = locks.lock("short").lease(LONG).acquire().await.unwrap();
+        clock.until_renewal();
+        let told = || logged("store", "refuses-twice").len();
+        eventually("the refusal to be told", || async { told() == outage }).await;
+        held.release().await.unwrap();
+        clock.jump(LONG);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_becomes_a_replica_is_told_with_its_address() {
+    collect();
+    let server = Server::start();
+    let address = server.addr().to_string();
+    let _locks = hurried(&server.url()).await;
+    server.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
+    let is_told = |(level, fields): &(Level, Fields)| {
+        *level == Level::INFO && fields.get("role").is_some_and(|role| role == "replica")
+    };
+    eventually("the role to be told", || async {
+        logged("address", &address).iter().any(is_told)
+    })
+    .await;
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use lock_runtime::{ConfigError, LockError, LockManager, LockRequest, distributed_lock};
@@ -13,7 +13,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-use crate::stage::{Five, LONG, queue_of, stored, url_of};
+use crate::stage::{Five, LEASE, LONG, queue_of, stored, url_of};
 
 async fn check(builder: lock_runtime::LockManagerBuilder) -> Result<LockManager, ConfigError> {
     let locks = builder.connect_timeout(PATIENCE).response_timeout(PATIENCE).build()?;
@@ -54,14 +54,23 @@ impl<S: tracing::Subscriber> Layer<S> for Log {
     }
 }
 
+/// Collects what is logged from now on.
+///
+/// For the whole process: another thread may meet the same event at that moment, and find no interest in it.
+fn collect() {
+    static COLLECTS: Once = Once::new();
+    COLLECTS.call_once(|| {
+        let log = tracing_subscriber::registry().with(Log.with_filter(LevelFilter::INFO));
+        tracing::subscriber::set_global_default(log).unwrap();
+    });
+}
+
 #[tokio::test]
 async fn a_minority_out_of_reach_at_the_start_is_logged_and_the_others_do() {
     let five = Five::start();
     five[0].kill();
     five[2].kill();
-    // For the whole process: another thread may meet the same event at that moment, and find no interest in it.
-    let log = tracing_subscriber::registry().with(Log.with_filter(LevelFilter::INFO));
-    tracing::subscriber::set_global_default(log).unwrap();
+    collect();
     let locks = check(LockManager::builder(&five.url())).await.unwrap();
     let addresses = five.each_ref().map(|master| master.addr().to_string());
     let is_about = |fields: &BTreeMap<_, _>| fields.get("master").is_some_and(|master| addresses.contains(master));
@@ -109,6 +118,30 @@ async fn a_majority_out_of_reach_at_the_start_is_named() {
     }
     assert!(said.contains("refused"), "{said}");
     assert!(said.contains("check that the masters are up and reachable"), "{said}");
+}
+
+#[tokio::test]
+async fn masters_that_take_no_writes_for_the_moment_are_told() {
+    collect();
+    let five = Five::start();
+    if !five[0].version().is_7() {
+        return; // 6.2 carries scripts out all the same.
+    }
+    let locks = five.connected().await;
+    let _held = locks.lock("k").lease(LEASE).acquire().await.unwrap();
+    for master in five.iter() {
+        master.cmd(&["CONFIG", "SET", "min-replicas-to-write", "5"]);
+    }
+    let url = five.url();
+    let is_told = |(level, fields): &(Level, BTreeMap<_, String>)| {
+        let is_ours = fields.get("store") == Some(&url) && *level == Level::WARN;
+        let error = fields.get("error");
+        is_ours && error.is_some_and(|error| error.contains("NOREPLICAS"))
+    };
+    eventually("the refusal to be told", || async {
+        LOG.lock().unwrap().iter().any(is_told)
+    })
+    .await;
 }
 
 /// Each of them still answers reads, and the last one gives locks that are free.

@@ -117,7 +117,7 @@ impl<'a> Supervisor<'a> {
             supervisor.group.signal(Signal::SIGKILL);
             let reason = if supervisor.held.lock.is_held() {
                 format!(
-                    "lock `{}` could not be renewed before the command was started; see that the store is up",
+                    "lock `{}` could not be renewed before the command was started; see that the store is up and takes writes",
                     options.key
                 )
             } else {
@@ -270,7 +270,7 @@ impl<'a> Supervisor<'a> {
             Some(ending) if !ending.is_killed && now >= ending.kill_at => self.kill_now(),
             None if !self.held.lock.is_held() => self.end(&self.loss()),
             None if left < self.least() => self.end(&format!(
-                "lock `{}` could not be renewed, and {left:.1?} of its lease are left; see that the store is up and reachable",
+                "lock `{}` could not be renewed, and {left:.1?} of its lease are left; see that the store is up and reachable, and takes writes",
                 self.options.key
             )),
             _ => {}

@@ -36,7 +36,7 @@ pub(crate) struct Backend {
     pub(crate) closed: Closed,
     pub(super) handover: HandoverLimits,
     /// The lanes whose last renewal or check has failed.
-    failing: Mutex<BTreeMap<Box<[Lane]>, Failing>>,
+    failing: Mutex<BTreeMap<Box<[Lane]>, Failure>>,
     /// The conditions on which contended locks are left free now and then.
     pub(crate) leave_free: Option<LeaveFree>,
 }
@@ -131,30 +131,57 @@ impl Backend {
 }
 
 /// The failures of renewals and checks, logged once until the store answers again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Failing {
-    /// For a reason that may pass by itself.
+    /// The store is not reached or does not answer, or refuses a check for the moment.
     Passing,
-    /// The store refuses for a lasting reason, such as a command that its user is not allowed.
+    /// The store refuses renewals, or anything for a lasting reason, such as a command that its user is not
+    /// allowed.
     Refused,
 }
 
+/// The failures at some lanes: the worst of an outage, and the time of the last one.
+#[derive(Clone, Copy, Debug)]
+struct Failure {
+    failing: Failing,
+    at: Moment,
+}
+
+/// The time without a failure after which the next one is logged as that of another outage. The locks of the last
+/// one may have been lost without a renewal after it.
+const OUTAGE_IS_OVER: Duration = Duration::from_secs(60);
+
 impl Backend {
-    /// Logs that a renewal or check at these lanes has failed. `locks` counts the locks there. Must not be
-    /// called while a lock is held, since a subscriber may use the manager.
-    pub(super) fn has_failed(&self, lanes: Box<[Lane]>, error: &StoreError, locks: impl FnOnce() -> usize) {
-        let failing = if error.is_permanent() {
+    /// Logs that a check at these lanes has failed, or also a renewal (`renews`). `locks` counts the locks
+    /// there. Must not be called while a lock is held, since a subscriber may use the manager.
+    pub(super) fn has_failed(
+        &self,
+        lanes: Box<[Lane]>,
+        error: &StoreError,
+        renews: bool,
+        locks: impl FnOnce() -> usize,
+    ) {
+        let failing = if error.is_permanent() || renews && error.is_answer() {
             Failing::Refused
         } else {
             Failing::Passing
         };
+        let now = self.now();
         {
             let mut known = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = known.get(&lanes).copied();
-            if before == Some(Failing::Refused) || before == Some(failing) {
+            let before = known.get(&lanes).filter(|last| now.since(last.at) < OUTAGE_IS_OVER);
+            let before = before.map(|last| last.failing);
+            let worst = before.map_or(failing, |before| before.max(failing));
+            known.insert(
+                lanes,
+                Failure {
+                    failing: worst,
+                    at: now,
+                },
+            );
+            if before == Some(worst) {
                 return;
             }
-            known.insert(lanes, failing);
         }
         match failing {
             Failing::Passing => tracing::debug!(%error, "renewal failed, trying again until the deadline"),
@@ -168,7 +195,7 @@ impl Backend {
     /// store that refuses renewals may permit checks. Must not be called while a lock is held.
     pub(super) fn has_answered(&self, lanes: &[Lane], has_renewed: bool) {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = failing.get(lanes).copied();
+        let before = failing.get(lanes).map(|last| last.failing);
         if before == Some(Failing::Passing) || has_renewed {
             failing.remove(lanes);
         }

@@ -895,6 +895,8 @@ struct Failure {
     cause: Arc<dyn Error + Send + Sync>,
     outcome: Effect,
     permanent: bool,
+    /// `true` if a server has answered with it, as opposed to one that was not reached.
+    answered: bool,
     /// The advice for this error, in place of the general one.
     advice: Option<Box<str>>,
 }
@@ -905,6 +907,7 @@ impl StoreError {
             cause: Arc::from(cause.into()),
             outcome,
             permanent,
+            answered: false,
             advice: None,
         }))
     }
@@ -957,6 +960,18 @@ impl StoreError {
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         self.0.permanent
+    }
+
+    /// Notes that a server has answered with this error.
+    pub(crate) fn answered(self) -> Self {
+        let mut failure = Arc::unwrap_or_clone(self.0);
+        failure.answered = true;
+        Self(Arc::new(failure))
+    }
+
+    /// Returns `true` if a server has answered with this error.
+    pub(crate) fn is_answer(&self) -> bool {
+        self.0.answered
     }
 
     /// Turns this into an error with an unknown outcome.

@@ -761,10 +761,10 @@ impl Batch {
         let answer = manager.host().timeout(timer, budget(left), answer).await;
         let due = std::mem::take(&mut self.due);
         let lanes: Box<[Lane]> = self.server.lanes().collect();
+        let renews = due.iter().any(|due| due.request == Request::Renew);
         match answer {
             Some(Ok(verdicts)) if verdicts.len() == requests.len() => {
-                let has_renewed = due.iter().any(|due| due.request == Request::Renew);
-                contained(|| manager.has_answered(&lanes, has_renewed));
+                contained(|| manager.has_answered(&lanes, renews));
                 let took = if metrics::RECORDS {
                     self.watchdog.clock.now().since(sent)
                 } else {
@@ -792,7 +792,7 @@ impl Batch {
                 };
                 let held = |lane: &Lane| self.watchdog.count_held(&manager, *lane);
                 let locks = || lanes.iter().map(held).sum();
-                contained(|| manager.has_failed(lanes.clone(), &error, locks));
+                contained(|| manager.has_failed(lanes.clone(), &error, renews, locks));
                 for due in due {
                     self.settle(&due, sent, None);
                 }

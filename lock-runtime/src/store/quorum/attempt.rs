@@ -445,6 +445,11 @@ impl Quorum {
             self.majority(),
             said.join("; ")
         ));
-        error.advise("check that the masters are up and reachable, then try again")
+        let error = error.advise("check that the masters are up and reachable, then try again");
+        if failures.iter().flatten().any(StoreError::is_answer) {
+            error.answered()
+        } else {
+            error
+        }
     }
 }

@@ -362,9 +362,14 @@ pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreErro
             } else {
                 StoreError::permanent(readable(error))
             };
-            match advice {
+            let error = match advice {
                 Some(advice) => error.advise(advice),
                 None => error,
+            };
+            match redirect(&error) {
+                // Another node may carry out the command.
+                Some(Redirect::Moved(..) | Redirect::Ask(_) | Redirect::TryAgain) => error,
+                _ => error.answered(),
             }
         }
         ErrorKind::AuthenticationFailed => StoreError::permanent(readable(error)).advise(LOG_IN),

@@ -49,7 +49,8 @@ pub(super) async fn keep_up(host: Host, mut slot: WeakSlot, response: Duration) 
             Ok(hello) => {
                 let role = handshake::capabilities(hello).role();
                 if let Some(up) = up.filter(|up| up.server.role() != role) {
-                    tracing::info!("the server has another role than before, and is connected to anew");
+                    let address = &*up.address;
+                    tracing::info!(address, %role, "the server has another role than before, and is connected to anew");
                     live.end(up.number, true);
                     pause = Duration::ZERO;
                 }

@@ -153,7 +153,7 @@ pub(in crate::store::redis) struct Connection {
     pub(in crate::store::redis) number: u64,
     /// The generation of the server: see [`Place`].
     pub(in crate::store::redis) generation: u64,
-    address: Box<str>,
+    pub(super) address: Box<str>,
     traffic: Arc<Traffic>,
     /// The number of commands without an answer, on a connection for sharded channels.
     unanswered: AtomicUsize,
