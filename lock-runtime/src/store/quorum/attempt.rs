@@ -140,6 +140,9 @@ impl Drop for Asking<'_> {
     }
 }
 
+/// The advice for masters that may have forgotten votes.
+const WAIT_OR_OPEN: &str = "wait until those open that may have forgotten locks, or, if no process holds a lock, run `lockctl open-quorum --force`";
+
 impl Quorum {
     /// Returns the time limit for one master's answer, which is small against the lease, unless the lease is
     /// shorter than what a connection or a busy machine may take.
@@ -445,7 +448,13 @@ impl Quorum {
             self.majority(),
             said.join("; ")
         ));
-        let error = error.advise("check that the masters are up and reachable, then try again");
+        let is_closed = |error: &&StoreError| error.opens_in().is_some_and(|left| !left.is_zero());
+        let closed = failures.iter().flatten().filter(is_closed).count();
+        let error = error.advise(match closed {
+            0 => "check that the masters are up and reachable, then try again".to_owned(),
+            _ if closed == said.len() => format!("{WAIT_OR_OPEN}, then try again"),
+            _ => format!("check that the other masters are up and reachable; {WAIT_OR_OPEN}, then try again"),
+        });
         if failures.iter().flatten().any(StoreError::is_answer) {
             error.answered()
         } else {

@@ -245,6 +245,27 @@ async fn a_client_that_sees_one_master_says_at_once_that_there_is_no_majority() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_finds_closed_masters_is_advised_to_wait_or_open_them() {
+    let waits = "wait until those open that may have forgotten locks, or, if no process holds a lock, run `lockctl open-quorum --force`, then \
+                 try again";
+    let others = "check that the other masters are up and reachable; wait";
+    for (down, expected) in [(0, "; wait"), (1, others)] {
+        let masters = Masters::new(3);
+        let client = masters.client(0);
+        for server in &masters.servers {
+            server.script(|_| Fate::Closed(28 * LEASE));
+        }
+        for link in &client.links[..down] {
+            link.cut();
+        }
+        let request = client.locks.lock("k").lease(LEASE).wait(Duration::from_secs(1));
+        let said = request.acquire().await.unwrap_err().to_string();
+        assert!(said.contains(expected) && said.ends_with(waits), "{said}");
+        assert_eq!(said.contains(others), down > 0, "{said}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn tokens_grow_though_a_master_dies_between_the_votes_and_the_second_phase() {
     let masters = Masters::new(3);
     let client = masters.client(0);
