@@ -117,7 +117,7 @@ pub(crate) fn decoded(encoded: &str) -> Option<String> {
 }
 
 /// The place in the source that a call comes from, as shown to other callers and in traces.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CallSite {
     /// The templates of the keys; empty without the attribute.
     pub templates: &'static [&'static str],

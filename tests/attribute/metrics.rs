@@ -85,6 +85,35 @@ fn a_lost_lock_and_a_hung_call_are_counted_by_their_reasons() {
     });
 }
 
+#[distributed_lock(key = "begun:<id>", manager = locks)]
+async fn begin(locks: &LockManager, id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+/// Prometheus sees no increase in a series that begins at 1.
+#[test]
+fn the_first_call_begins_the_series_of_each_counter_at_zero() {
+    run(async |shown| {
+        let locks = LockManager::builder("memory://").build().unwrap();
+        begin(&locks, 1).await.unwrap();
+        let key = "key=\"begun:<id>\"";
+        let counters = [
+            "lock_hung_total",
+            "lock_busy_total",
+            "lock_release_failures_total",
+            "lock_overruns_total",
+        ];
+        let mut series: Vec<_> = counters.iter().map(|name| format!("{name}{{{key}}}")).collect();
+        let kinds = ["store", "too_few_replicas"].iter();
+        series.extend(kinds.map(|kind| format!("lock_store_failures_total{{{key},kind=\"{kind}\"}}")));
+        let reasons = ["expired", "taken", "deleted", "unreachable"].iter();
+        series.extend(reasons.map(|reason| format!("lock_lost_total{{{key},reason=\"{reason}\"}}")));
+        for series in series {
+            assert_eq!(value(shown, &series), Some(0.0), "{series}, in:\n{}", shown.render());
+        }
+    });
+}
+
 #[test]
 fn a_call_that_fails_because_of_the_store_is_counted_by_its_error() {
     run(async |shown| {

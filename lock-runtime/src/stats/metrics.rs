@@ -1,6 +1,8 @@
 //! The events of all managers as metrics of the crate `metrics`, under the templates of the keys: a template is one label however many keys
 //! it makes.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use metrics::{SharedString, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
@@ -23,6 +25,11 @@ const OVERRUNS: &str = "lock_overruns_total";
 
 /// `true` if there may be a recorder.
 pub(crate) const RECORDS: bool = true;
+
+thread_local! {
+    /// The calls whose counters this thread has given to the recorder.
+    static BEGUN: RefCell<HashSet<CallSite>> = RefCell::default();
+}
 
 /// Describes the metrics to the recorder that is installed.
 pub(crate) fn describe() {
@@ -49,6 +56,19 @@ pub(crate) fn describe() {
     describe_counter!(OVERRUNS, "The polls of bodies that went on beyond the deadline.");
 }
 
+/// Gives the recorder the counters of a call at zero: Prometheus sees no increase in a series that begins at 1.
+fn begin(site: CallSite) {
+    for name in [HUNG, BUSY, RELEASE_FAILURES, OVERRUNS] {
+        counter!(name, "key" => label(site)).increment(0);
+    }
+    for kind in ["store", "too_few_replicas"] {
+        counter!(STORE_FAILURES, "key" => label(site), "kind" => kind).increment(0);
+    }
+    for reason in ["expired", "taken", "deleted", "unreachable"] {
+        counter!(LOST, "key" => label(site), "reason" => reason).increment(0);
+    }
+}
+
 /// Returns the label of a call: the templates of its keys, or without any the label that the call gives for its holder.
 fn label(site: CallSite) -> SharedString {
     match site.templates {
@@ -59,6 +79,11 @@ fn label(site: CallSite) -> SharedString {
 }
 
 pub(super) fn waits(site: CallSite) {
+    // Each thread may do so, since it changes no number. While a thread ends, its locals may be gone already.
+    let is_new = BEGUN.try_with(|begun| begun.borrow_mut().insert(site));
+    if is_new.unwrap_or_default() {
+        begin(site);
+    }
     gauge!(WAITERS, "key" => label(site)).increment(1.0);
 }
 
