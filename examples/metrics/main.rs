@@ -59,9 +59,24 @@ async fn main() -> Result<(), Failure> {
     let address = env::var("BIND").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
-    axum::serve(listener, routes)
-        .with_graceful_shutdown(async { drop(tokio::signal::ctrl_c().await) })
-        .await?;
+    axum::serve(listener, routes).with_graceful_shutdown(stop()).await?;
     locks.shutdown().await;
     Ok(())
+}
+
+/// Completes when the service is asked to stop, by Ctrl-C or `SIGTERM`.
+async fn stop() {
+    let interrupted = async { drop(tokio::signal::ctrl_c().await) };
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminated) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                () = interrupted => {}
+                _ = terminated.recv() => {}
+            }
+            return;
+        }
+    }
+    interrupted.await;
 }
