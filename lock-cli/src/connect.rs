@@ -5,12 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use lock_runtime::{Config, LockManager, LockManagerBuilder};
+use lock_runtime::{Config, LockManager, LockManagerBuilder, ServerHealth, ServerRole, ServerState};
 use redis::ClientTlsConfig;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Store;
 use crate::exit::Failure;
+use crate::warn;
 
 /// How long an operator waits for one answer: longer than a service, since nobody waits behind the question.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,6 +33,27 @@ pub(crate) fn url(store: &Store) -> Result<&str, Failure> {
 /// Returns a manager of the store for questions of operators.
 pub(crate) fn for_operators(store: &Store) -> Result<LockManager, Failure> {
     Ok(builder(store)?.response_timeout(PATIENCE).build()?)
+}
+
+/// Connects, for questions that need no more than a server that answers. It may take no writes for now, such as while its memory is
+/// full, or call itself a replica.
+pub(crate) async fn to_answer(locks: &LockManager) -> Result<(), Failure> {
+    match locks.check_connection().await {
+        Err(error) if answers(locks) => {
+            warn(&error.to_string());
+            Ok(())
+        }
+        connected => Ok(connected?),
+    }
+}
+
+/// Returns `true` if a server that keeps locks can be asked.
+pub(crate) fn answers(locks: &LockManager) -> bool {
+    let is_up = |server: &ServerHealth| matches!(server.state, ServerState::Connected | ServerState::Degraded);
+    let servers = locks.health().servers;
+    servers
+        .iter()
+        .any(|server| server.role != ServerRole::Sentinel && is_up(server))
 }
 
 /// Returns a builder for the store's manager, set up as a service is by the same variables; options come before them. What a service sets for

@@ -15,7 +15,7 @@ use crate::warn;
 pub(crate) fn list(store: &Store, options: &List) -> Result<u8, Failure> {
     connect::runtime()?.block_on(async {
         let locks = connect::for_operators(store)?;
-        locks.check_connection().await?;
+        connect::to_answer(&locks).await?;
         let mut output = Output::new();
         let mut pages = locks.list_pages(&options.pattern);
         let mut first = !options.json;

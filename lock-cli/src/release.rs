@@ -13,7 +13,7 @@ const FREE: u8 = 1;
 pub(crate) fn release(store: &Store, options: &Release) -> Result<u8, Failure> {
     connect::runtime()?.block_on(async {
         let locks = connect::for_operators(store)?;
-        locks.check_connection().await?;
+        connect::to_answer(&locks).await?;
         let info = locks.inspect(&options.key).await?;
         let key = shown(&options.key);
         let holders: Vec<_> = info.iter().flat_map(|info| &info.holders).collect();

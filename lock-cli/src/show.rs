@@ -13,7 +13,7 @@ const FREE: u8 = 1;
 pub(crate) fn show(store: &Store, options: &Show) -> Result<u8, Failure> {
     connect::runtime()?.block_on(async {
         let locks = connect::for_operators(store)?;
-        locks.check_connection().await?;
+        connect::to_answer(&locks).await?;
         let info = locks.inspect(&options.key).await?;
         let mut output = Output::new();
         match (&info, options.json) {

@@ -54,7 +54,7 @@ pub(crate) fn watch(store: &Store, options: &Watch) -> Result<u8, Failure> {
     }
     connect::runtime()?.block_on(async {
         let locks = connect::for_operators(store)?;
-        locks.check_connection().await?;
+        connect::to_answer(&locks).await?;
         let mut output = Output::new();
         let mut before = look(&locks, &options.pattern).await?;
         let time = timestamp(SystemTime::now());

@@ -88,15 +88,15 @@ pub(crate) fn doctor(store: &Store, options: &Doctor) -> Result<u8, Failure> {
             worst: Verdict::Ok,
         };
         let connected = locks.check_connection().await;
-        let is_connected = connected.is_ok();
+        let answers = connect::answers(&locks);
         // A server that refuses a command can be asked why; one that cannot be reached cannot.
-        let is_reached = connected.as_ref().err().is_none_or(|error| !error.is_retryable());
+        let is_reached = answers || connected.as_ref().err().is_none_or(|error| !error.is_retryable());
         connection(&mut findings, connected)?;
         let health = locks.health();
         for server in &health.servers {
             state(&mut findings, &health, server)?;
         }
-        if is_connected {
+        if answers {
             advice(&mut findings, &locks).await?;
         }
         if is_reached {

@@ -132,6 +132,33 @@ async fn a_lock_is_released_by_force_only() {
     );
 }
 
+/// Just then operators need it.
+#[test]
+fn a_server_that_takes_no_writes_can_be_asked_and_without_memory_releases_locks() {
+    let server = Server::start();
+    let set = |setting: &str, value: &str| drop(server.cmd(&["CONFIG", "SET", setting, value]));
+    write_locks(&server, 1);
+    set("min-replicas-to-write", "1");
+    for subcommand in [&["show", "many:1"][..], &["ls"]] {
+        let shown = lockctl(&server, subcommand);
+        assert_eq!(code(&shown), 0, "{}", errors(&shown));
+        assert!(said(&shown).contains("host-1"), "{}", said(&shown));
+        assert!(errors(&shown).contains("NOREPLICAS"), "{}", errors(&shown));
+    }
+    set("min-replicas-to-write", "0");
+
+    set("maxmemory", "1");
+    let examined = lockctl(&server, &["doctor"]);
+    assert_eq!(code(&examined), 1, "{}", said(&examined));
+    for says in ["FAILED    connection", "OOM", "maxmemory-policy: noeviction"] {
+        assert!(said(&examined).contains(says), "{says}: {}", said(&examined));
+    }
+    let released = lockctl(&server, &["release", "--force", "many:1"]);
+    assert_eq!(code(&released), 0, "{}", errors(&released));
+    assert!(said(&released).contains("taken from host-1"), "{}", said(&released));
+    assert_eq!(code(&lockctl(&server, &["show", "many:1"])), 1);
+}
+
 fn watch(server: &Server, arguments: &[&str]) -> Child {
     let mut builder = Builder::new(env!("CARGO_BIN_EXE_lockctl")).env("LOCK_URL", server.url());
     for argument in ["watch", "--interval", "10ms"].iter().chain(arguments) {

@@ -185,8 +185,15 @@ async fn a_server_without_memory_lets_nobody_in_and_goes_on_with_those_who_are()
         }
         let waiting = client(&place, "ow", "waiting").stand("held", Ask::default()).await;
         place.0.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
-        let error = reader.try_acquire("new", Ask::default()).await.unwrap_err();
-        assert!(!error.is_permanent(), "{class}: {error}");
+        match reader.try_acquire("new", Ask::default()).await {
+            Err(error) => assert!(!error.is_permanent(), "{class}: {error}"),
+            // The script of the first lock on a connection begins by a removal, after which such a server permits the rest.
+            Ok(granted) if !place.0.version().is_7() => {
+                assert_eq!(granted, GRANTED);
+                assert_eq!(reader.release("new").await, Ownership::Owned, "{class}");
+            }
+            Ok(granted) => panic!("{class}: {granted:?}"),
+        }
         let (key, client) = &held;
         assert_eq!(client.renew(key, Some(LONG)).await, Ownership::Owned, "{class}");
         assert!(matches!(client.fence(key).await, Fence::Token(_)));

@@ -321,7 +321,7 @@ impl LockStore for RedisStore {
     fn connect(&self) -> StoreFuture<'_, ()> {
         Box::pin(async {
             for slot in [&self.commands.here(), &self.background] {
-                slot.ask(slot.probe()).await?;
+                slot.check().await?;
             }
             if self.background.keeps_mark() {
                 self.refuse_eviction().await?;

@@ -256,6 +256,27 @@ pub(super) fn is_unmarked(error: &StoreError) -> bool {
     cause.is::<Unmarked>()
 }
 
+/// Codes of a server that takes no writes for now, and answers questions.
+const TAKES_NO_WRITES: [&str; 4] = ["MISCONF", "NOREPLICAS", "OOM", "READONLY"];
+
+/// The answer of a server that takes no writes for now.
+#[derive(Debug)]
+struct NotWritten(String);
+
+impl fmt::Display for NotWritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for NotWritten {}
+
+/// Returns `true` if the server has answered that it takes no writes for now.
+pub(super) fn takes_no_writes(error: &StoreError) -> bool {
+    let cause: &(dyn Error + 'static) = error.cause();
+    cause.is::<NotWritten>()
+}
+
 /// Reads a [`Redirect`] out of a server's answer.
 fn read_redirect(error: &RedisError) -> Option<Redirect> {
     let place = || {
@@ -351,6 +372,8 @@ pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreErro
                     let text = format!("the server is a node of a cluster: {text}");
                     StoreError::permanent(Redirected { text, redirect }).advise(OF_CLUSTER)
                 }
+            } else if TAKES_NO_WRITES.contains(&code) {
+                StoreError::transient(NotWritten(readable(error)))
             } else if passing {
                 StoreError::transient(readable(error))
             } else if is_non_local(error) {

@@ -1052,7 +1052,7 @@ impl ConnectionSlot {
     }
 
     /// Returns the command that shows whether the server answers, which has no effect.
-    pub(in crate::store::redis) fn probe(&self) -> Cmd {
+    fn probe(&self) -> Cmd {
         if self.inner.names.is_of_cluster() {
             return handshake::hello();
         }
@@ -1176,16 +1176,13 @@ impl ConnectionSlot {
         let traffic = Arc::new(Traffic::new(self.host().now().as_nanos(), round_trip));
         let mut batcher = None;
         match &self.inner.purpose {
-            Purpose::Commands { checked, .. } => {
-                if checked.get().is_none() {
-                    match handshake::check_permissions(&mut connection, server, &self.inner.names).await {
-                        // The node has no slot for the check any more, or not yet.
-                        Err(error) if self.inner.names.is_of_cluster() && failure::redirect(&error).is_some() => {}
-                        done => {
-                            done?;
-                            let _ = checked.set(());
-                        }
+            Purpose::Commands { .. } => {
+                match self.check_permissions(&mut connection, server).await {
+                    // It can be asked, and releases locks if its memory is full.
+                    Err(error) if failure::takes_no_writes(&error) => {
+                        tracing::debug!(%error, "the permissions are not checked yet");
                     }
+                    done => done?,
                 }
                 if let Some(mark) = &self.inner.server.mark {
                     let (names, address) = (&self.inner.names, info.addr().to_string());
@@ -1217,6 +1214,38 @@ impl ConnectionSlot {
             unanswered: AtomicUsize::new(0),
             allows_shared: AtomicBool::new(false),
         })
+    }
+
+    /// Checks that the server permits what locks need, unless a connection of the store has found so.
+    async fn check_permissions(
+        &self,
+        connection: &mut MultiplexedConnection,
+        server: handshake::Capabilities,
+    ) -> Result<(), StoreError> {
+        let Purpose::Commands { checked, .. } = &self.inner.purpose else {
+            return Ok(());
+        };
+        if checked.get().is_some() {
+            return Ok(());
+        }
+        match handshake::check_permissions(connection, server, &self.inner.names).await {
+            // The node has no slot for the check any more, or not yet.
+            Err(error) if self.inner.names.is_of_cluster() && failure::redirect(&error).is_some() => Ok(()),
+            done => {
+                done?;
+                let _ = checked.set(());
+                Ok(())
+            }
+        }
+    }
+
+    /// Connects if necessary, and checks that the server answers and permits what locks need.
+    pub(in crate::store::redis) async fn check(&self) -> Result<(), StoreError> {
+        self.ask(self.probe()).await?;
+        let live = self.live().await?;
+        let mut connection = live.multiplexed.clone();
+        let checked = self.check_permissions(&mut connection, live.server);
+        within(self.host(), Timer::LockThread, self.response_timeout(), checked).await
     }
 
     /// Starts the batcher of a connection with this number to a server of this generation.
