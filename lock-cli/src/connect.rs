@@ -13,7 +13,7 @@ use crate::args::Store;
 use crate::exit::Failure;
 use crate::warn;
 
-/// How long an operator waits for one answer: longer than a service, since nobody waits behind the question.
+/// How long an operator waits for a connection, and for one answer: longer than a service, since nobody waits behind the question.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the store's URL.
@@ -32,7 +32,11 @@ pub(crate) fn url(store: &Store) -> Result<&str, Failure> {
 
 /// Returns a manager of the store for questions of operators.
 pub(crate) fn for_operators(store: &Store) -> Result<LockManager, Failure> {
-    Ok(builder(store)?.response_timeout(PATIENCE).build()?)
+    let mut builder = builder(store)?.response_timeout(PATIENCE);
+    if std::env::var_os("LOCK_CONNECT_TIMEOUT").is_none_or(|set| set.is_empty()) {
+        builder = builder.connect_timeout(PATIENCE);
+    }
+    Ok(builder.build()?)
 }
 
 /// Connects, for questions that need no more than a server that answers. It may take no writes for now, such as while its memory is

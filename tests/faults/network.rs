@@ -190,6 +190,20 @@ async fn a_grant_that_took_longer_than_the_lease_is_given_back() {
     gone(&server, "slow").await;
 }
 
+// A slow line has the connect time-out for all of them.
+#[tokio::test]
+async fn the_checks_of_a_first_connection_do_not_wait_for_one_another() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let held = proxy.on_next(|command| command.is("SET"), Action::HoldReply);
+    let locks = builder(&proxy.url()).build().unwrap();
+    let connects = tokio::spawn(async move { locks.check_connection().await });
+    held.done().await;
+    proxy.wait_for("the last check", |command| command.is("EVALSHA")).await;
+    proxy.release();
+    connects.await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn a_busy_call_sends_no_last_attempt_that_it_cannot_wait_for() {
     let server = Server::start();

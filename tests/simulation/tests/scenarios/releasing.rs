@@ -176,7 +176,8 @@ async fn fight(
     (poller, ours.load(Ordering::Relaxed))
 }
 
-/// By default the lock is left free for 12 ms when it has not been for 900 ms.
+/// By default the lock is left free for 12 ms when it has not been for 900 ms. The poller tries every 10 to 12 ms, so that it misses some of these
+/// times: by its phase it has 16 to 27 turns beside the line of one process.
 fn has_about_a_turn_a_second(
     processes: u32,
     calls: usize,
@@ -185,7 +186,7 @@ fn has_about_a_turn_a_second(
     play(move |world| async move {
         let (poller, ours) = fight(&world, processes, calls, |builder| builder, ask).await;
         assert!(
-            (18..=40).contains(&poller),
+            (15..=40).contains(&poller),
             "{poller} turns of the poller beside {ours} of ours"
         );
         assert!(ours >= 2_000, "{ours} turns of ours beside {poller} of the poller");

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisError, Value, from_redis_value};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Cmd, Pipeline, RedisError, Value, from_redis_value};
 
 use super::batcher::the_one;
 use super::failure;
@@ -121,15 +121,22 @@ pub(super) async fn check_permissions(
     let keys: [&str; 3] = [&key, &queue, &counter];
     let release_keys = &keys[..2];
     let given_back = [&names.channels, "probe", "0", "", ""];
-    for command in [
+    let commands = [
         set,
         run("EVAL", &acquire.source, &keys, &["0", "0", "somebody else", "1000"]),
         run("EVAL", &renew.source, &keys[..1], &["probe", "1000"]),
         run("EVAL", &release.source, release_keys, &given_back),
         run("EVALSHA", &release.hash, release_keys, &given_back),
-    ] {
-        let answer = the_one(command.query_async::<Value>(connection).await);
-        answer.map_err(|error| refused(&error, names, &keys))?;
+    ];
+    // Together, since a slow line has to answer them all within the connect time-out.
+    let mut all = Pipeline::with_capacity(commands.len());
+    for command in commands {
+        all.add_command(command);
+    }
+    let answers = connection.req_packed_commands(&all, 0, all.len()).await;
+    let refused = |error| refused(&error, names, &keys);
+    for answer in answers.map_err(refused)? {
+        the_one(Ok(answer)).map_err(refused)?;
     }
     Ok(())
 }

@@ -90,10 +90,11 @@ impl Place {
             // A server without TLS waits for the rest of what it takes for a command.
             Self::Fixed(info) | Self::Node { info, .. } if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => {
                 error.advise(
-                    "check that the store is up and reachable, and that it speaks TLS at this port, then try again",
+                    "check that the store is up and reachable, and that it speaks TLS at this port, or allow a longer `connect_timeout`, then \
+                     try again",
                 )
             }
-            _ => error,
+            _ => error.advise("check that the store is up and reachable, or allow a longer `connect_timeout`, then try again"),
         }
     }
 
