@@ -19,9 +19,7 @@ pub(crate) fn show(store: &Store, options: &Show) -> Result<u8, Failure> {
         match (&info, options.json) {
             (Some(info), true) => output.json(info)?,
             (Some(info), false) => print(&mut output, info)?,
-            (None, true) => {
-                output.json(&serde_json::json!({ "key": options.key, "mode": null, "holders": [], "waiters": 0 }))?;
-            }
+            (None, true) => output.json(&LockInfo::new(&*options.key))?,
             // With the prefix: the lock may be another one than was meant.
             (None, false) => {
                 let whole = format!("{}{}", locks.prefix(), options.key);

@@ -80,6 +80,16 @@ async fn one_lock_is_shown_with_its_holders() {
     let free = lockctl(&server, &["show", KEY, "--json"]);
     let lock: serde_json::Value = serde_json::from_str(&said(&free)).unwrap();
     assert_eq!((code(&free), &lock["mode"]), (1, &serde_json::Value::Null));
+    for field in ["fence", "last_fence", "masters"] {
+        assert!(lock.get(field).is_some(), "{lock}");
+    }
+    let of_old = Command::new(env!("CARGO_BIN_EXE_lockctl"))
+        .args(["show", KEY])
+        .env("LOCK_URL", server.url())
+        .env("LOCK_LEGACY_SETNX", "true")
+        .output()
+        .unwrap();
+    assert_eq!(code(&of_old), 1, "{}", errors(&of_old));
 
     let locks = patient(LockManager::builder(&server.url())).await;
     let _guard = locks.lock(KEY).read().label("reports").acquire().await.unwrap();
