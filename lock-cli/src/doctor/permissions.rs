@@ -63,26 +63,52 @@ const USES: &[Use] = &[
     },
 ];
 
+/// The same for the nodes of a cluster.
+const USES_OF_CLUSTER: &[Use] = &[
+    Use {
+        to: "find the node of a lock, and follow it to another one",
+        commands: &[
+            &["CLUSTER", "SLOTS"],
+            &["CLUSTER", "NODES"],
+            &["CLUSTER", "INFO"],
+            &["ASKING"],
+        ],
+        is_needed: true,
+    },
+    Use {
+        to: "send and get messages within a shard",
+        commands: &[&["SSUBSCRIBE", "C"], &["SPUBLISH", "C", "m"]],
+        is_needed: true,
+    },
+];
+
+/// Commands that a server has from 7.0 on, and that locks can do without.
+const FROM_7: [&str; 2] = ["SSUBSCRIBE", "SPUBLISH"];
+
 /// Tells which commands the server does not have, and which its user is not permitted.
 pub(super) async fn check(
     findings: &mut Findings,
     address: Option<&str>,
     prefix: &str,
+    is_of_cluster: bool,
     connection: &mut MultiplexedConnection,
 ) -> Result<(), Failure> {
-    let missing = missing(findings, address, connection).await?;
-    permissions(findings, address, prefix, &missing, connection).await
+    let of_cluster = if is_of_cluster { USES_OF_CLUSTER } else { &[] };
+    let purposes: Vec<_> = USES.iter().chain(of_cluster).collect();
+    let missing = missing(findings, address, &purposes, connection).await?;
+    permissions(findings, address, prefix, &purposes, &missing, connection).await
 }
 
 /// Tells which commands were renamed or are not there, and returns them.
 async fn missing(
     findings: &mut Findings,
     address: Option<&str>,
+    purposes: &[&Use],
     connection: &mut MultiplexedConnection,
 ) -> Result<Vec<&'static str>, Failure> {
     let mut question = cmd("COMMAND");
     question.arg("INFO");
-    let commands = USES.iter().flat_map(|purpose| purpose.commands);
+    let commands = purposes.iter().flat_map(|purpose| purpose.commands);
     let names: Vec<&'static str> = commands.filter_map(|command| command.first().copied()).collect();
     question.arg(&names);
     let answers = match ask::<Vec<Value>>(&question, connection).await {
@@ -97,12 +123,13 @@ async fn missing(
     };
     let missing = names.iter().zip(&answers).filter(|(_, answer)| **answer == Value::Nil);
     let missing: Vec<_> = missing.map(|(name, _)| *name).collect();
-    if missing.is_empty() {
+    let needed: Vec<_> = missing.iter().copied().filter(|name| !FROM_7.contains(name)).collect();
+    if needed.is_empty() {
         findings.add(address, "commands", Verdict::Ok, "the server has all that locks need")?;
     } else {
         let message = format!(
             "the server does not know {}; remove its `rename-command`, or connect to the server behind a proxy",
-            missing.join(", ")
+            needed.join(", ")
         );
         findings.add(address, "commands", Verdict::Failed, &message)?;
     }
@@ -114,6 +141,7 @@ async fn permissions(
     findings: &mut Findings,
     address: Option<&str>,
     prefix: &str,
+    purposes: &[&Use],
     missing: &[&str],
     connection: &mut MultiplexedConnection,
 ) -> Result<(), Failure> {
@@ -128,7 +156,7 @@ async fn permissions(
     };
     let place = format!("{prefix}lockctl-doctor");
     let mut said = Vec::new();
-    for purpose in USES {
+    for purpose in purposes {
         let mut denied = Vec::new();
         for command in purpose.commands {
             let Some(name) = command.first().filter(|name| !missing.contains(name)) else {
@@ -166,7 +194,8 @@ async fn permissions(
     for (verdict, purpose, denied) in said {
         let message = format!(
             "user `{user}` may not run {denied} under `{prefix}`, without which it cannot {purpose} as it should; allow what \
-             docs/operations.md lists, unless no service does this"
+             docs/operations.md lists, unless no service does this. It was asked for the key and the channel `{place}`, which patterns for single \
+             keys need not cover"
         );
         findings.add(address, "permissions", verdict, &message)?;
     }

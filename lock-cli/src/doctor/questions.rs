@@ -53,7 +53,12 @@ pub(super) async fn ask(
         }
     }
     clock(findings, address, &mut connection).await?;
-    permissions::check(findings, address, locks.prefix(), &mut connection).await
+    let scheme = connect::url(store)?.split("://").next().unwrap_or_default();
+    if scheme.starts_with("redlock") {
+        votes(findings, address, locks.prefix(), &mut connection).await?;
+    }
+    let is_of_cluster = scheme.ends_with("+cluster");
+    permissions::check(findings, address, locks.prefix(), is_of_cluster, &mut connection).await
 }
 
 /// Connects to one server of the store, with the store's user, password and database.
@@ -62,6 +67,9 @@ async fn connect(store: &Store, address: &str) -> Result<MultiplexedConnection, 
     let url = url_of(url, address).ok_or("its URL is not understood")?;
     // Errors of the crate do not name the URL.
     let mut server = url.into_connection_info().map_err(|error| error.to_string())?;
+    // The user needs no permission for it otherwise.
+    let settings = server.redis_settings().clone().set_skip_set_lib_name();
+    server = server.set_redis_settings(settings);
     if let Some(file) = connect::named(store.password_file.as_deref()) {
         let password = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
         let settings = server
@@ -189,15 +197,15 @@ async fn policy(
             findings.add(address, "maxmemory-policy", Verdict::Skipped, message)
         }
         (Some("noeviction"), _) => findings.add(address, "maxmemory-policy", Verdict::Ok, "noeviction"),
-        (Some(policy), limit) => {
+        // As for a service.
+        (Some(policy), Some(0)) => {
+            let message = format!("{policy}, which drops no locks as long as the server has no `maxmemory`");
+            findings.add(address, "maxmemory-policy", Verdict::Info, &message)
+        }
+        (Some(policy), _) => {
             // Every lock has an expiry, so the `volatile-` policies take locks first of all.
-            let now = if limit == Some(0) {
-                ", once it has a `maxmemory`"
-            } else {
-                ""
-            };
             let message = format!(
-                "{policy} may drop locks when the memory is full{now}, and a dropped lock is a lost lock; set `maxmemory-policy noeviction`, \
+                "{policy} may drop locks when the memory is full, and a dropped lock is a lost lock; set `maxmemory-policy noeviction`, \
                  or give the locks a server of their own"
             );
             findings.add(address, "maxmemory-policy", Verdict::Warning, &message)
@@ -255,6 +263,38 @@ async fn clock(
         off.as_secs_f64()
     );
     findings.add(address, "clock", Verdict::Warning, &message)
+}
+
+/// Tells whether one of several masters votes: docs/layout.md, "The mark". The connection of `locks` has read the mark.
+async fn votes(
+    findings: &mut Findings,
+    address: Option<&str>,
+    prefix: &str,
+    connection: &mut MultiplexedConnection,
+) -> Result<(), Failure> {
+    let mut question = redis::pipe();
+    question.cmd("TIME").cmd("GET").arg(format!("{prefix}%lock-mark"));
+    let answer = question.query_async::<((u64, u64), Option<String>)>(connection).await;
+    let opens = |mark: &str| mark.split(':').nth(1)?.parse().ok();
+    let opens_in = match answer {
+        Ok(((seconds, microseconds), mark)) => mark
+            .as_deref()
+            .and_then(opens)
+            .map(|opens: u64| opens.saturating_sub(seconds * 1000 + microseconds / 1000)),
+        Err(error) => {
+            let message = format!("not checked: {error}; allow `+time` and `+get`, which a quorum needs");
+            return findings.add(address, "votes", Verdict::Skipped, &message);
+        }
+    };
+    let message = match opens_in {
+        Some(0) => return findings.add(address, "votes", Verdict::Ok, "it votes"),
+        Some(opens_in) => format!("it gives no votes for another {} s", opens_in.div_ceil(1000)),
+        None => "it gives no votes, since no service has used it yet".to_owned(),
+    };
+    let message = format!(
+        "{message}, as after its first use, a restart or a flush; wait, or if no process holds a lock, `lockctl open-quorum --force`"
+    );
+    findings.add(address, "votes", Verdict::Warning, &message)
 }
 
 #[cfg(test)]

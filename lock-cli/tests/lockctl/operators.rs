@@ -300,11 +300,19 @@ fn the_doctor_asks_over_tls_and_each_master_of_a_quorum() {
     }
     let policy = format!("{}: maxmemory-policy: volatile-ttl", masters[2].addr());
     assert!(said(&output).contains(&policy), "{}", said(&output));
+    for master in &masters {
+        let closed = format!("warning   {}: votes: it gives no votes for another ", master.addr());
+        assert!(said(&output).contains(&closed), "{}", said(&output));
+    }
+    assert_eq!(code(&lockctl_at(&url, &["open-quorum", "--force"])), 0);
+    let output = lockctl_at(&url, &["doctor"]);
+    assert_eq!(code(&output), 0, "{}", said(&output));
 }
 
 #[test]
 fn the_doctor_says_what_is_wrong_and_what_to_do() {
     let server = Server::builder()
+        .arg("maxmemory", "100mb")
         .arg("maxmemory-policy", "allkeys-lru")
         .arg("rename-command", "ZSCORE \"\"")
         .start();
@@ -342,6 +350,7 @@ fn the_doctor_says_what_is_wrong_and_what_to_do() {
             text.contains("may not run ZADD under `dist_lock:`") && text.contains("may not run WAIT"),
             "{text}"
         );
+        assert!(text.contains("`dist_lock:lockctl-doctor`, which patterns"), "{text}");
     } else {
         assert!(text.contains("permissions: not checked"), "{text}");
     }

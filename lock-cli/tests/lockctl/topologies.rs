@@ -2,7 +2,9 @@
 
 use lock_tests::{ClusterGroup, Server, eventually};
 
-use crate::stage::{Heart, STORED, code, end_of_renewed_lease, errors, is_alive, lockctl_at, pids, quorum_of, run_at};
+use crate::stage::{
+    Heart, STORED, code, end_of_renewed_lease, errors, is_alive, lockctl_at, pids, quorum_of, run_at, said,
+};
 
 fn three_masters() -> [Server; 3] {
     std::array::from_fn(|_| Server::start())
@@ -60,6 +62,23 @@ fn a_quorum_is_opened_by_force_only_and_by_the_settings_of_its_services() {
 #[tokio::test]
 async fn a_command_goes_on_while_its_slot_moves_and_its_master_is_replaced() {
     let cluster = ClusterGroup::start_steady().await;
+    for master in cluster.masters() {
+        let user = [
+            "on",
+            ">pw",
+            "~dist_lock:*",
+            "resetchannels",
+            "&dist_lock:*",
+            "+@all",
+            "-asking",
+        ];
+        master.cmd(&[&["ACL", "SETUSER", "shop"], &user[..]].concat());
+    }
+    let url = cluster.url().replace("redis+cluster://", "redis+cluster://shop:pw@");
+    let examined = lockctl_at(&url, &["doctor"]);
+    if cluster.masters()[0].version().is_7() {
+        assert!(said(&examined).contains("may not run ASKING"), "{}", said(&examined));
+    }
     let slot = cluster.slot_of(STORED);
     let mut child = run_at(&cluster.url(), &["--lease", "6s"], "echo ready; read _; exit 4");
     child.line("ready").await;
