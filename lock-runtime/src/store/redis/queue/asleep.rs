@@ -3,27 +3,75 @@
 //! not take what it was handed, the others in its queue are asked for a sign of life, and those that give
 //! none lose their places together.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Queue;
-use super::ticket::{LocalWaiters, Ticket, Word};
+use super::ticket::{Ticket, Waiting, Word};
 use crate::host::{Moment, Timer};
 use crate::store::{Limited, StoreError, within};
 
-/// The time after which a waiter that has not taken what it was handed has the others asked.
-const SUSPECTS: Duration = Duration::from_millis(300);
+/// The time after which a waiter that has not taken what it was handed has the others asked. A look that comes
+/// so late blames nobody: the whole process may have stood still.
+pub(super) const SUSPECTS: Duration = Duration::from_millis(300);
 /// The time that the others have to give the sign. It ends before the longest claim does.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// The maximum number of waiters that one command takes out of a queue.
 const TOGETHER: usize = 500;
 
-/// A waiter that has a notice that it may have been handed the lock.
-pub(super) struct Handed {
-    ticket: Arc<Ticket>,
-    since: Moment,
-    /// The time at which the other waiters were asked for a sign of life.
-    asked: Option<Moment>,
+/// A waiter that has a notice that it may have been handed the lock, and the time of the notice.
+pub(super) struct Handed(Arc<Ticket>, Moment);
+
+/// What a look at the waiters has found.
+#[derive(Default)]
+struct Found {
+    /// Those to wake, for their sign of life.
+    asked: Vec<Arc<Ticket>>,
+    /// For each queue its lock, its key, and the members that have lost their places.
+    passed: Vec<(Arc<str>, Arc<str>, Vec<String>)>,
+}
+
+impl Waiting {
+    /// Asks waiters for a sign of life, and ends the places of those that owe it. Walks each queue once at most,
+    /// since thousands may wait in it, on the thread that renews locks.
+    fn pass_over(&mut self, now: Moment, is_late: bool) -> Found {
+        let mut found = Found::default();
+        let (queues, mut suspects) = (&mut self.waiters_by_queue, BTreeSet::new());
+        self.handed.retain(|Handed(ticket, since)| {
+            let waiters = queues.get(&ticket.queue);
+            let waits =
+                waiters.is_some_and(|waiters| waiters.tickets.contains_key(&ticket.number)) && ticket.has_a_hint();
+            if waits && now.since(*since) >= SUSPECTS {
+                suspects.insert(Arc::clone(&ticket.queue));
+            }
+            waits
+        });
+        suspects.retain(|queue| {
+            let Some(waiters) = queues.get_mut(queue) else {
+                return false;
+            };
+            let tickets = waiters.tickets.values();
+            match waiters.asked {
+                Some(at) if !is_late && now.since(at) < ANSWERS_WITHIN => false,
+                Some(_) if !is_late => {
+                    let asleep = tickets.filter(|ticket| ticket.pass_over(now, ANSWERS_WITHIN));
+                    let asleep = asleep.map(|ticket| ticket.member.clone()).collect();
+                    found.passed.push((Arc::clone(&waiters.key), Arc::clone(queue), asleep));
+                    waiters.asked = None;
+                    true
+                }
+                _ => {
+                    found.asked.extend(tickets.filter(|ticket| ticket.ask(now)).cloned());
+                    waiters.asked = Some(now);
+                    false
+                }
+            }
+        });
+        self.handed
+            .retain(|Handed(ticket, _)| !suspects.contains(&ticket.queue));
+        found
+    }
 }
 
 impl Queue {
@@ -32,51 +80,21 @@ impl Queue {
     pub(super) fn hint(&self, ticket: &Arc<Ticket>) -> bool {
         let is_news = ticket.tell(Word::Hint);
         if is_news {
-            let handed = Handed {
-                ticket: Arc::clone(ticket),
-                since: self.host().now(),
-                asked: None,
-            };
+            let handed = Handed(Arc::clone(ticket), self.host().now());
             self.waiting().handed.push(handed);
         }
         is_news
     }
 
-    /// Asks waiters for a sign of life, and takes those that owe it out of their queues.
-    pub(super) fn pass_over(&self, now: Moment) {
-        let (mut asked, mut passed) = (Vec::new(), Vec::new());
-        let mut waiting = self.waiting();
-        let mut handed = std::mem::take(&mut waiting.handed);
-        handed.retain_mut(|handed| {
-            let Handed { ticket, .. } = &*handed;
-            let waiters = waiting.waiters_by_queue.get(&ticket.queue);
-            let still_waits = |waiters: &&LocalWaiters| waiters.tickets.contains_key(&ticket.number);
-            let Some(waiters) = waiters.filter(still_waits).filter(|_| ticket.has_a_hint()) else {
-                return false;
-            };
-            let others = waiters.tickets.values();
-            match handed.asked {
-                None if now.since(handed.since) >= SUSPECTS => {
-                    handed.asked = Some(now);
-                    asked.extend(others.filter(|ticket| ticket.ask(now)).cloned());
-                    true
-                }
-                Some(at) if now.since(at) >= ANSWERS_WITHIN => {
-                    let asleep = |ticket: &&Arc<Ticket>| ticket.pass_over(now, ANSWERS_WITHIN);
-                    let asleep: Vec<_> = others.filter(asleep).map(|ticket| ticket.member.clone()).collect();
-                    passed.push((Arc::clone(&waiters.key), Arc::clone(&handed.ticket.queue), asleep));
-                    false
-                }
-                _ => true,
-            }
-        });
-        waiting.handed = handed;
-        drop(waiting);
+    /// Asks waiters for a sign of life, and takes those that owe it out of their queues. `is_late` is `true` if
+    /// the last look was long ago.
+    pub(super) fn pass_over(&self, now: Moment, is_late: bool) {
+        let found = self.waiting().pass_over(now, is_late);
         // Woken while nothing is locked: a waker may act at once.
-        for ticket in asked {
+        for ticket in found.asked {
             ticket.wake();
         }
-        for (key, queue, members) in passed {
+        for (key, queue, members) in found.passed {
             for members in members.chunks(TOGETHER) {
                 self.take_out(&key, &queue, members);
             }
@@ -104,5 +122,78 @@ impl Queue {
                 Err(error) => tracing::debug!(%error, count, "calls that are not polled keep their places in a queue"),
             }
         }));
+    }
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::super::ticket::LocalWaiters;
+    use super::*;
+    use crate::store::{ContentionSlot, HolderValue};
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(1_000_000_000).after(Duration::from_millis(millis))
+    }
+
+    fn poll(ticket: &Ticket) -> bool {
+        let contention = ContentionSlot::default();
+        let word = pin!(ticket.word(&contention));
+        word.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    /// Ten waiters, which were polled once; three of them may have been handed the lock since.
+    fn ten(waiting: &mut Waiting) -> Vec<Arc<Ticket>> {
+        let (key, queue): (Arc<str>, Arc<str>) = ("k".into(), "q".into());
+        let waiter = |number: u64| {
+            let value = HolderValue::of(format!("value-{number}").as_str());
+            Arc::new(Ticket::new(
+                number,
+                Arc::clone(&queue),
+                &value,
+                format!("member-{number}"),
+            ))
+        };
+        let tickets: Vec<_> = (0..10).map(waiter).collect();
+        let mut waiters = LocalWaiters::new(&key, false, at(0));
+        for (number, ticket) in (0..).zip(&tickets) {
+            assert!(!poll(ticket));
+            waiters.tickets.insert(number, Arc::clone(ticket));
+        }
+        waiting.waiters_by_queue.insert(queue, waiters);
+        for ticket in &tickets[..3] {
+            assert!(ticket.tell(Word::Hint));
+            waiting.handed.push(Handed(Arc::clone(ticket), at(0)));
+        }
+        tickets
+    }
+
+    #[test]
+    fn a_queue_is_walked_once_however_many_were_handed_the_lock() {
+        let mut waiting = Waiting::default();
+        let tickets = ten(&mut waiting);
+        assert!(waiting.pass_over(at(299), false).asked.is_empty());
+        assert_eq!(waiting.pass_over(at(300), false).asked.len(), 10);
+        assert!(waiting.pass_over(at(350), false).asked.is_empty());
+        assert!(!poll(&tickets[8]) && !poll(&tickets[9]));
+        assert!(waiting.pass_over(at(1299), false).passed.is_empty());
+        let passed = waiting.pass_over(at(1300), false).passed;
+        let members: Vec<_> = passed.iter().map(|(.., members)| members.join(" ")).collect();
+        assert_eq!(members, ["member-3 member-4 member-5 member-6 member-7"]);
+        assert!(waiting.handed.is_empty());
+    }
+
+    #[test]
+    fn a_look_that_comes_late_blames_nobody() {
+        let mut waiting = Waiting::default();
+        let _tickets = ten(&mut waiting);
+        assert_eq!(waiting.pass_over(at(300), false).asked.len(), 10);
+        assert!(waiting.pass_over(at(2000), true).passed.is_empty());
+        assert!(waiting.pass_over(at(2999), false).passed.is_empty());
+        let passed = waiting.pass_over(at(3000), false).passed;
+        assert_eq!(passed.first().map(|(.., members)| members.len()), Some(7));
     }
 }

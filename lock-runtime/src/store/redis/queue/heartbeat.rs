@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::asleep::SUSPECTS;
 use super::shards::Shards;
 use super::{Inner, Queue};
 use crate::host::{Backoff, Moment, Timer};
@@ -41,11 +42,13 @@ impl Heartbeat {
     pub(super) async fn run(mut self) {
         let queue = self.queue.clone();
         let tick = async {
+            let mut last = queue.host().now();
             loop {
                 queue.host().sleep(Timer::LockThread, TICK).await;
                 let now = queue.host().now();
                 queue.nudge(now);
-                queue.pass_over(now);
+                queue.pass_over(now, now.since(last) >= SUSPECTS);
+                last = now;
             }
         };
         tokio::select! {

@@ -63,6 +63,8 @@ pub(super) struct LocalWaiters {
     pub(super) nudge_at: Moment,
     /// The earliest time at which the process asks to listen to the sharded channel.
     pub(super) listen_at: Moment,
+    /// The time at which they were asked for a sign of life.
+    pub(super) asked: Option<Moment>,
 }
 
 /// One waiter.
@@ -102,6 +104,7 @@ impl LocalWaiters {
             seen: now,
             nudge_at: now,
             listen_at: now,
+            asked: None,
         }
     }
 
@@ -173,14 +176,10 @@ impl Ticket {
     }
 
     /// Asks the waiter for a sign of life, which its next poll gives; the caller then wakes it. Returns `false`
-    /// if it owes one already, or does not wait for a notice.
+    /// if it does not wait for a notice, or owes the sign already, whose time then begins anew.
     pub(super) fn ask(&self, now: Moment) -> bool {
         let mut state = self.state();
-        let asks = state.listens && state.asked.is_none();
-        if asks {
-            state.asked = Some(now);
-        }
-        asks
+        state.listens && state.asked.replace(now).is_none()
     }
 
     /// Ends the place of a waiter that has owed a sign of life for so long. Returns `false` if it has not, or
