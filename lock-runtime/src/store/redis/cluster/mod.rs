@@ -206,7 +206,7 @@ impl ClusterStore {
                     let given_back = async {
                         match request.keep {
                             None => self.give_back(earlier, request.value).await?,
-                            Some(keep) if keep < request.ttl => self.keep_for(keep, earlier, request.value).await?,
+                            Some(keep) if keep < request.ttl => self.keep_for(keep, earlier, request.value).await,
                             Some(_) => {}
                         }
                         // One of them may have been handed to this value earlier.
@@ -258,15 +258,17 @@ impl ClusterStore {
             .ok_or_else(|| StoreError::permanent("no key was given"))
     }
 
-    /// Sets the rest of the leases of keys that wait for others.
-    async fn keep_for(&self, keep: Duration, keys: &[Arc<str>], value: &HolderValue) -> Result<(), StoreError> {
+    /// Sets the rest of the leases of keys that wait for others. Where that fails, they end later.
+    async fn keep_for(&self, keep: Duration, keys: &[Arc<str>], value: &HolderValue) {
         let keep = |key: &Arc<str>| RenewRequest {
             key: Arc::clone(key),
             value: value.clone(),
             extend: Some(keep),
         };
         let keys: Vec<_> = keys.iter().map(keep).collect();
-        self.renew(&keys).await.map(drop)
+        if let Err(error) = self.renew(&keys).await {
+            tracing::debug!(%error, "keys that wait for others keep their whole lease");
+        }
     }
 
     async fn give_back(&self, keys: &[Arc<str>], value: &HolderValue) -> Result<(), StoreError> {
