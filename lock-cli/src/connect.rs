@@ -13,7 +13,7 @@ use crate::args::Store;
 use crate::exit::Failure;
 use crate::warn;
 
-/// How long an operator waits for a connection, and for one answer: longer than a service, since nobody waits behind the question.
+/// The time that an operator waits for a connection, and for one answer: longer than a service, since nobody waits behind the question.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the store's URL.
@@ -28,6 +28,11 @@ pub(crate) fn url(store: &Store) -> Result<&str, Failure> {
         ));
     }
     Ok(url)
+}
+
+/// Returns the scheme of a store's URL.
+pub(crate) fn scheme(url: &str) -> &str {
+    url.split("://").next().unwrap_or_default()
 }
 
 /// Returns a manager of the store for questions of operators.

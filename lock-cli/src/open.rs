@@ -11,7 +11,7 @@ const WAS_OPEN: u8 = 1;
 pub(crate) fn open_quorum(store: &Store, options: &OpenQuorum) -> Result<u8, Failure> {
     connect::runtime()?.block_on(async {
         let url = connect::url(store)?;
-        let scheme = url.split("://").next().unwrap_or_default();
+        let scheme = connect::scheme(url);
         if !scheme.starts_with("redlock") {
             return Err(Failure::usage(format!(
                 "`{scheme}://` names no quorum: only the masters of a `redlock://` or `redlocks://` URL are opened"

@@ -53,7 +53,7 @@ pub(super) async fn ask(
         }
     }
     clock(findings, address, &mut connection).await?;
-    let scheme = connect::url(store)?.split("://").next().unwrap_or_default();
+    let scheme = connect::scheme(connect::url(store)?);
     if scheme.starts_with("redlock") {
         votes(findings, address, locks.prefix(), &mut connection).await?;
     }

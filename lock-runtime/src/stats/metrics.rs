@@ -5,7 +5,9 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use metrics::{SharedString, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics::{
+    Counter, SharedString, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 
 use crate::error::{EndCause, LostReason};
 use crate::key::CallSite;
@@ -58,15 +60,22 @@ pub(crate) fn describe() {
 
 /// Gives the recorder the counters of a call at zero: Prometheus sees no increase in a series that begins at 1.
 fn begin(site: CallSite) {
-    for name in [HUNG, BUSY, RELEASE_FAILURES, OVERRUNS] {
-        counter!(name, "key" => label(site)).increment(0);
+    let lost = |reason| Event::Ended(EndCause::Lost(reason));
+    let failures = [
+        Event::Busy,
+        Event::StoreFailed,
+        Event::TooFewReplicas,
+        Event::Overrun,
+        Event::Ended(EndCause::Hung),
+        lost(LostReason::Expired),
+        lost(LostReason::Taken),
+        lost(LostReason::Deleted),
+        lost(LostReason::Unreachable),
+    ];
+    for counter in failures.into_iter().filter_map(|event| counter_of(event, site)) {
+        counter.increment(0);
     }
-    for kind in ["store", "too_few_replicas"] {
-        counter!(STORE_FAILURES, "key" => label(site), "kind" => kind).increment(0);
-    }
-    for reason in ["expired", "taken", "deleted", "unreachable"] {
-        counter!(LOST, "key" => label(site), "reason" => reason).increment(0);
-    }
+    release_failures(site).increment(0);
 }
 
 /// Returns the label of a call: the templates of its keys, or without any the label that the call gives for its holder.
@@ -111,26 +120,35 @@ pub(crate) fn renewed(site: CallSite, took: Duration) {
 
 /// Gives the recorder a release that the store has not confirmed.
 pub(crate) fn release_failed(site: CallSite) {
-    counter!(RELEASE_FAILURES, "key" => label(site)).increment(1);
+    release_failures(site).increment(1);
+}
+
+fn release_failures(site: CallSite) -> Counter {
+    counter!(RELEASE_FAILURES, "key" => label(site))
 }
 
 /// Gives the recorder an event that was counted.
 pub(crate) fn count(event: Event, site: CallSite) {
-    let key = || label(site);
-    match event {
-        Event::Busy => counter!(BUSY, "key" => key()).increment(1),
-        Event::StoreFailed => counter!(STORE_FAILURES, "key" => key(), "kind" => "store").increment(1),
-        Event::TooFewReplicas => counter!(STORE_FAILURES, "key" => key(), "kind" => "too_few_replicas").increment(1),
-        Event::Overrun => counter!(OVERRUNS, "key" => key()).increment(1),
-        Event::Ended(EndCause::Hung) => counter!(HUNG, "key" => key()).increment(1),
-        Event::Ended(EndCause::Lost(reason)) => {
-            if let Some(reason) = label_of(reason) {
-                counter!(LOST, "key" => key(), "reason" => reason).increment(1);
-            }
-        }
-        // Counted by the histograms, by `release_failed`, or no failure.
-        Event::Acquired | Event::Passed | Event::Coalesced | Event::Unconfirmed | Event::Ended(EndCause::Closed) => {}
+    if let Some(counter) = counter_of(event, site) {
+        counter.increment(1);
     }
+}
+
+/// Returns the counter of a failure.
+fn counter_of(event: Event, site: CallSite) -> Option<Counter> {
+    let key = || label(site);
+    Some(match event {
+        Event::Busy => counter!(BUSY, "key" => key()),
+        Event::StoreFailed => counter!(STORE_FAILURES, "key" => key(), "kind" => "store"),
+        Event::TooFewReplicas => counter!(STORE_FAILURES, "key" => key(), "kind" => "too_few_replicas"),
+        Event::Overrun => counter!(OVERRUNS, "key" => key()),
+        Event::Ended(EndCause::Hung) => counter!(HUNG, "key" => key()),
+        Event::Ended(EndCause::Lost(reason)) => counter!(LOST, "key" => key(), "reason" => label_of(reason)?),
+        // Counted by the histograms, by `release_failed`, or no failure.
+        Event::Acquired | Event::Passed | Event::Coalesced | Event::Unconfirmed | Event::Ended(EndCause::Closed) => {
+            return None;
+        }
+    })
 }
 
 /// Returns a reason's label, or `None` if the loss does not count: a forked child's lock belongs to its parent.

@@ -39,7 +39,7 @@ fn code(error: &RedisError) -> Option<&str> {
     Some(inner.unwrap_or(code))
 }
 
-/// What is said of a command that the user may not run: inside a script from 7.2 on and before, and elsewhere.
+/// The server's words for a command that the user may not run: inside a script from 7.2 on and before, and elsewhere.
 const DENIED: [&str; 3] = [
     "ACL failure in script",
     "The user executing the script can't",
@@ -216,65 +216,55 @@ impl fmt::Display for Address {
     }
 }
 
-/// The cause of an error that is a [`Redirect`].
+/// The cause of an error that the store acts on.
 #[derive(Debug)]
-struct Redirected {
+struct Answer {
     text: String,
-    redirect: Redirect,
+    meaning: Meaning,
 }
 
-impl fmt::Display for Redirected {
+/// The meaning of a server's answer.
+#[derive(Debug)]
+enum Meaning {
+    Redirect(Redirect),
+    /// A script in front of which `ops/marked.lua` has not found the expected mark. The script changed nothing.
+    Unmarked,
+    /// The server takes no writes for now.
+    NotWritten,
+}
+
+impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl Error for Redirected {}
+impl Error for Answer {}
+
+fn meaning(error: &StoreError) -> Option<&Meaning> {
+    let cause: &(dyn Error + 'static) = error.cause();
+    Some(&cause.downcast_ref::<Answer>()?.meaning)
+}
 
 /// Returns what a node of a cluster has answered, if that is a [`Redirect`].
 pub(in crate::store::redis) fn redirect(error: &StoreError) -> Option<&Redirect> {
-    let cause: &(dyn Error + 'static) = error.cause();
-    Some(&cause.downcast_ref::<Redirected>()?.redirect)
-}
-
-/// The answer of a script in front of which `ops/marked.lua` has not found the expected mark. The
-/// script changed nothing.
-#[derive(Debug)]
-struct Unmarked(String);
-
-impl fmt::Display for Unmarked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+    match meaning(error)? {
+        Meaning::Redirect(redirect) => Some(redirect),
+        Meaning::Unmarked | Meaning::NotWritten => None,
     }
 }
 
-impl Error for Unmarked {}
-
 /// Returns `true` if a script that takes a lock has not found the server's mark as it was.
 pub(super) fn is_unmarked(error: &StoreError) -> bool {
-    let cause: &(dyn Error + 'static) = error.cause();
-    cause.is::<Unmarked>()
+    matches!(meaning(error), Some(Meaning::Unmarked))
 }
 
 /// Codes of a server that takes no writes for now, and answers questions.
 const TAKES_NO_WRITES: [&str; 4] = ["MISCONF", "NOREPLICAS", "OOM", "READONLY"];
 
-/// The answer of a server that takes no writes for now.
-#[derive(Debug)]
-struct NotWritten(String);
-
-impl fmt::Display for NotWritten {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for NotWritten {}
-
 /// Returns `true` if the server has answered that it takes no writes for now.
 pub(super) fn takes_no_writes(error: &StoreError) -> bool {
-    let cause: &(dyn Error + 'static) = error.cause();
-    cause.is::<NotWritten>()
+    matches!(meaning(error), Some(Meaning::NotWritten))
 }
 
 /// Reads a [`Redirect`] out of a server's answer.
@@ -347,7 +337,8 @@ pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreErro
                 return StoreError::other_kind();
             }
             if code == "UNMARKED" {
-                return StoreError::transient(Unmarked(readable(error)));
+                let (text, meaning) = (readable(error), Meaning::Unmarked);
+                return StoreError::transient(Answer { text, meaning });
             }
             let is_full = error
                 .detail()
@@ -365,15 +356,16 @@ pub(in crate::store::redis) fn sort(error: &RedisError, sent: bool) -> StoreErro
             };
             let passing = is_full || PASSING.contains(&code);
             let error = if let Some(redirect) = read_redirect(error) {
-                let text = readable(error);
+                let (text, meaning) = (readable(error), Meaning::Redirect(redirect));
                 if passing {
-                    StoreError::transient(Redirected { text, redirect })
+                    StoreError::transient(Answer { text, meaning })
                 } else {
                     let text = format!("the server is a node of a cluster: {text}");
-                    StoreError::permanent(Redirected { text, redirect }).advise(OF_CLUSTER)
+                    StoreError::permanent(Answer { text, meaning }).advise(OF_CLUSTER)
                 }
             } else if TAKES_NO_WRITES.contains(&code) {
-                StoreError::transient(NotWritten(readable(error)))
+                let (text, meaning) = (readable(error), Meaning::NotWritten);
+                StoreError::transient(Answer { text, meaning })
             } else if passing {
                 StoreError::transient(readable(error))
             } else if is_non_local(error) {

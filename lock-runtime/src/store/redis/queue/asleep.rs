@@ -23,7 +23,7 @@ const TOGETHER: usize = 500;
 /// A waiter that has a notice that it may have been handed the lock, and the time of the notice.
 pub(super) struct Handed(Arc<Ticket>, Moment);
 
-/// What a look at the waiters has found.
+/// The waiters that a look has found.
 #[derive(Default)]
 struct Found {
     /// Those to wake, for their sign of life.
