@@ -8,10 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
-use std::sync::{Mutex, PoisonError};
 
 use crate::hold::call_tree;
-use crate::host::Host;
+use crate::host::{Host, Mutex};
 
 /// The orders that this process has seen: at most one for each pair of templates in the program.
 #[derive(Default)]
@@ -72,7 +71,7 @@ pub(crate) fn note(host: &Host, templates: &[&'static str], function: &'static s
     let mut circles = Vec::new();
     {
         let seen = host.keep(Seen::default);
-        let mut seen = seen.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = seen.0.lock();
         for outer in outer {
             for inner in Place::of_each(templates, function) {
                 circles.extend(seen.add(Step { outer, inner }));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::hold::handover::HandoverLimits;
 use crate::hold::margins::Margins;
-use crate::host::{Host, Moment};
+use crate::host::{Host, Moment, Mutex};
 use crate::key;
 use crate::stats::Counters;
 use crate::store::access::Access;
@@ -168,7 +168,7 @@ impl Backend {
         };
         let now = self.now();
         {
-            let mut known = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.failing.lock();
             let before = known.get(&lanes).filter(|last| now.since(last.at) < OUTAGE_IS_OVER);
             let before = before.map(|last| last.failing);
             let worst = before.map_or(failing, |before| before.max(failing));
@@ -194,7 +194,7 @@ impl Backend {
     /// Notes that these lanes have answered a check, or also a renewal, and logs the end of a refusal: a
     /// store that refuses renewals may permit checks. Must not be called while a lock is held.
     pub(super) fn has_answered(&self, lanes: &[Lane], has_renewed: bool) {
-        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failing = self.failing.lock();
         let before = failing.get(lanes).map(|last| last.failing);
         if before == Some(Failing::Passing) || has_renewed {
             failing.remove(lanes);
@@ -212,7 +212,7 @@ fn number_of(host: &Host, store: &Arc<dyn LockStore>) -> u64 {
     struct Numbers(Mutex<Vec<(u64, Weak<dyn LockStore>)>>);
 
     let numbers = host.keep(Numbers::default);
-    let mut numbers = numbers.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut numbers = numbers.0.lock();
     numbers.retain(|(_, known)| known.strong_count() > 0);
     let mut known = numbers.iter();
     let known = known.find(|(_, known)| std::ptr::addr_eq(known.as_ptr(), Arc::as_ptr(store)));

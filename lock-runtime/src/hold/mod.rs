@@ -25,7 +25,7 @@ pub(crate) use self::{
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use atomic_waker::AtomicWaker;
@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 
 use crate::error::{EndCause, LockError, LostReason};
 use crate::hold::tasks::Tasks;
-use crate::host::{Moment, contained};
+use crate::host::{Moment, Mutex, contained};
 use crate::stats::metrics;
 use crate::store::holder::Holder;
 use crate::store::{FencingToken, LeaveFree, Ownership, Receipt, ReleaseRequest, StoreError};
@@ -162,7 +162,7 @@ impl Hold {
         // Before the lock can end, which gives the place to the next call.
         if let Some(place) = grant.place {
             place.show(&held);
-            *held.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+            *held.place.lock() = Some(place);
         }
         held.tenure.belongs_to(&held);
         if !is_passed {
@@ -191,7 +191,7 @@ impl Hold {
     /// Takes the place at the front of the line out of this lock. Dropping the returned place lets
     /// the next call move up.
     fn leave_place(&self) -> Option<QueueHead> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.place.lock().take()
     }
 
     /// Returns `true` if the lock, whose guard has ended, may be handed to another call of this
@@ -281,7 +281,7 @@ impl Hold {
     /// Returns the tasks of this lock, which are created on first use.
     fn tasks(&self) -> Arc<Tasks> {
         let (tasks, ended) = {
-            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tasks = self.tasks.lock();
             (Arc::clone(tasks.0.get_or_insert_default()), tasks.1)
         };
         // If the lock ends after this point, `end` finds the tasks by itself.
@@ -298,7 +298,7 @@ impl Hold {
     // Checks and registers while the tasks are locked: `stop_tasks` either sees the share or comes
     // first.
     fn share_tasks<T>(&self, share: impl FnOnce(&Arc<Tasks>) -> Option<T>) -> Option<T> {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = self.tasks.lock();
         if tasks.1 {
             return None;
         }
@@ -307,13 +307,13 @@ impl Hold {
 
     /// Returns the tasks of this lock, if any were created.
     fn known_tasks(&self) -> Option<Arc<Tasks>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+        self.tasks.lock().0.clone()
     }
 
     /// Tells the tasks that the body has ended. Returns them if any are still running.
     fn stop_tasks(&self) -> Option<Arc<Tasks>> {
         let tasks = {
-            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tasks = self.tasks.lock();
             tasks.1 = true;
             tasks.0.clone()
         }?;

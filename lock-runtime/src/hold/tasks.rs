@@ -5,14 +5,14 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use atomic_waker::AtomicWaker;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::host::contained;
+use crate::host::{Mutex, contained};
 
 /// The tasks of one lock, and the token by which they and the user's code learn of the lock's end.
 /// Created on first use.
@@ -59,7 +59,7 @@ impl Tasks {
 
     pub(super) fn wake(&self) {
         // Wakes after the list is unlocked: a waker may run any code.
-        let wakers: Vec<_> = self.wakers().iter().filter_map(Weak::upgrade).collect();
+        let wakers: Vec<_> = self.wakers.lock().iter().filter_map(Weak::upgrade).collect();
         for waker in wakers {
             contained(|| waker.wake());
         }
@@ -72,10 +72,6 @@ impl Tasks {
     /// Waits until all tasks are gone. Call it after [`stop`](Self::stop).
     pub(super) async fn gone(&self) {
         self.alive.wait().await;
-    }
-
-    fn wakers(&self) -> MutexGuard<'_, Vec<Weak<AtomicWaker>>> {
-        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts one more task until the returned value is dropped.
@@ -92,7 +88,7 @@ impl Tasks {
 
     /// Adds a waker. Removes those of tasks and calls that have ended each time the list has doubled.
     pub(super) fn add(&self, waker: &Arc<AtomicWaker>) {
-        let mut wakers = self.wakers();
+        let mut wakers = self.wakers.lock();
         if wakers.len() == wakers.capacity() {
             wakers.retain(|waker| waker.strong_count() > 0);
             let room = wakers.len().max(8);

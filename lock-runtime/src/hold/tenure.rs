@@ -8,7 +8,7 @@
 use std::fmt::{self, Debug};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -19,7 +19,7 @@ use crate::hold::Hold;
 use crate::hold::backend::Backend;
 use crate::hold::options::LockOptions;
 use crate::hold::plan::Plan;
-use crate::host::{Moment, Timer};
+use crate::host::{Moment, Mutex, Timer};
 use crate::key::Keys;
 use crate::stats::{Event, metrics};
 use crate::store::holder::Holder;
@@ -158,16 +158,10 @@ impl Tenure {
         }
     }
 
-    /// Locks the state. Always the innermost lock: while it is held, nothing else is locked and no
-    /// task is woken.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Makes `held` the call that has the lock. If the lock has already ended, it ends for this
     /// call at once.
     pub(super) fn belongs_to(&self, held: &Arc<Hold>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.call = Arc::downgrade(held);
         let cause = state.end_cause;
         drop(state);
@@ -178,7 +172,7 @@ impl Tenure {
 
     /// Detaches the lock from a call that has ended, so that another one can continue with it.
     pub(crate) fn part(self: &Arc<Self>) {
-        self.state().call = Weak::new();
+        self.state.lock().call = Weak::new();
         // Between two calls the lock may be renewed once, whatever the limit of the first call was.
         self.renewals_allowed
             .store(self.renewals().saturating_add(1), Ordering::Relaxed);
@@ -191,7 +185,7 @@ impl Tenure {
         // In a forked child, all of this may have been locked by a thread that does not exist here.
         if !self.manager.host().is_forked() {
             self.watchdog.forget(self);
-            self.state().over = true;
+            self.state.lock().over = true;
         }
     }
 
@@ -261,13 +255,13 @@ impl Tenure {
 
     /// Returns the way in which the lock has ended, if it has.
     pub(super) fn end_cause(&self) -> Option<EndCause> {
-        self.state().end_cause
+        self.state.lock().end_cause
     }
 
     /// Ends the lock for the call that holds it, or for the one that gets it next. The first cause
     /// is kept.
     pub(crate) fn end_with(&self, cause: EndCause) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.over {
             return;
         }
@@ -296,7 +290,7 @@ impl Tenure {
 
     /// Counts an end of the lock before its guard. Returns `false` if one was counted before.
     fn count_end(&self, cause: EndCause) -> bool {
-        let is_new = !std::mem::replace(&mut self.state().is_reported, true);
+        let is_new = !std::mem::replace(&mut self.state.lock().is_reported, true);
         if is_new {
             self.manager.stats.tally(Event::Ended(cause));
         }
@@ -388,7 +382,7 @@ impl Tenure {
 
     /// Gives the recorder a renewal that took so long. Must not be called while a lock is held.
     pub(super) fn record_renewal(&self, took: Duration) {
-        let call = self.state().call.upgrade();
+        let call = self.state.lock().call.upgrade();
         metrics::renewed(call.map(|call| call.options.site).unwrap_or_default(), took);
     }
 
@@ -415,20 +409,20 @@ impl Tenure {
 
     /// Returns the servers of all keys.
     pub(super) fn servers(&self) -> Servers {
-        self.servers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.servers.lock().clone()
     }
 
     /// Finds out again on which servers the keys are. Returns `true` if these are others than before.
     pub(super) fn relocate(&self) -> bool {
         let present = Servers::holding(self.keys(), &self.manager);
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = self.servers.lock();
         let is_another = *servers != present;
         *servers = present;
         is_another
     }
 
     pub(super) fn plan(&self) -> MutexGuard<'_, Plan> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+        self.plan.lock()
     }
 
     /// Returns the expiry that each renewal sets on the keys.

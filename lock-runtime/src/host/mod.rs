@@ -14,6 +14,7 @@ mod blocking;
 pub mod clock;
 mod identity;
 mod lock_thread;
+mod mutex;
 mod sharded;
 mod sleep;
 mod time_outs;
@@ -32,7 +33,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
@@ -43,6 +44,7 @@ use tokio::task::JoinHandle;
 pub use self::backoff::Backoff;
 pub(crate) use self::blocking::block_on;
 pub(crate) use self::clock::{BootClock, Clock, Moment, TokioClock};
+pub(crate) use self::mutex::Mutex;
 pub(crate) use self::sharded::Sharded;
 pub(crate) use self::sleep::{Sleep, contained};
 pub(crate) use self::time_outs::{TimeOut, TimeOuts};
@@ -153,7 +155,7 @@ impl Host {
     /// Returns this host's value of type `T`, which `make` creates on first use. `make` must not
     /// call this method.
     pub(crate) fn keep<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
-        let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.kept.lock();
         if let Some(known) = kept.get(&TypeId::of::<T>())
             && let Ok(known) = Arc::clone(known).downcast::<T>()
         {

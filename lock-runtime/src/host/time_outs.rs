@@ -8,11 +8,11 @@ use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::host::{Host, Sharded, Timer, contained};
+use crate::host::{Host, Mutex, Sharded, Timer, contained};
 
 /// Time-outs that are longer, such as one of `Duration::MAX`, have no end that a clock can tell.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -49,12 +49,6 @@ struct Standing {
 struct Waiting {
     ends: Instant,
     waker: Waker,
-}
-
-impl Row {
-    fn standing(&self) -> MutexGuard<'_, Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Standing {
@@ -97,7 +91,7 @@ impl TimeOuts {
     fn enter(self: &Arc<Self>, waker: &Waker) -> Entered {
         let (id, waker) = (id_of(waker), waker.clone());
         let at = self.rows.here();
-        let mut row = self.rows.at(at).standing();
+        let mut row = self.rows.at(at).standing.lock();
         // Read while the row is locked, so that the ends are in order.
         let ends = Instant::now() + self.length;
         let number = row.first + row.waiting.len() as u64;
@@ -111,7 +105,7 @@ impl TimeOuts {
                 .is_err()
         {
             // The next one tries again. A call that asks a store has started the lock thread before.
-            self.rows.at(at).standing().is_watched = false;
+            self.rows.at(at).standing.lock().is_watched = false;
         }
         Entered {
             row: at,
@@ -125,7 +119,7 @@ impl TimeOuts {
     fn end_due(&self, at: usize, now: Instant) -> Option<Duration> {
         let mut due = Vec::new();
         let of_row = self.rows.at(at);
-        let mut row = of_row.standing();
+        let mut row = of_row.standing.lock();
         let next = loop {
             row.close_up();
             match row.waiting.front_mut() {
@@ -190,7 +184,7 @@ impl Future for TimeOut<'_> {
         if entered.waker == id_of(cx.waker()) {
             return Poll::Pending;
         }
-        let mut row = row.standing();
+        let mut row = row.standing.lock();
         let Some(Some(waiting)) = row.get(entered.number) else {
             return Poll::Ready(());
         };
@@ -209,7 +203,7 @@ impl Drop for TimeOut<'_> {
         let Some(entered) = self.entered.as_ref().filter(|_| !self.all.host.is_forked()) else {
             return;
         };
-        let mut row = self.all.rows.at(entered.row).standing();
+        let mut row = self.all.rows.at(entered.row).standing.lock();
         let own = row.get(entered.number).and_then(Option::take);
         row.close_up();
         drop(row);
@@ -234,8 +228,8 @@ mod tests {
     }
 
     /// Returns the time-outs of this thread.
-    fn standing(row: &TimeOuts) -> MutexGuard<'_, Standing> {
-        row.rows.own().standing()
+    fn standing(row: &TimeOuts) -> std::sync::MutexGuard<'_, Standing> {
+        row.rows.own().standing.lock()
     }
 
     fn is_over(time_out: &mut TimeOut<'_>, waker: &Waker) -> bool {

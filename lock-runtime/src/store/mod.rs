@@ -23,14 +23,14 @@ use std::error::Error;
 use std::fmt::{self, Debug};
 use std::future::ready;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::host::{Clock, Host, Moment, Timer};
+use crate::host::{Clock, Host, Moment, Mutex, Timer};
 use crate::key::KeyProblem;
 use crate::store::health::ServerHealth;
 use crate::store::holder::Holder;
@@ -528,16 +528,12 @@ impl Receipt {
     /// Records why the store is about to send the request again. A call that has no time for that any
     /// more fails with this reason. `None` removes it.
     pub(crate) fn refused(&self, refusal: Option<StoreError>) {
-        *self.reason() = refusal;
+        *self.refusal.lock() = refusal;
     }
 
     /// Returns why the store has sent the request again last, if it has.
     pub(crate) fn refusal(&self) -> Option<StoreError> {
-        self.reason().clone()
-    }
-
-    fn reason(&self) -> MutexGuard<'_, Option<StoreError>> {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+        self.refusal.lock().clone()
     }
 
     /// Resets the receipt for a new request.
@@ -614,12 +610,12 @@ pub struct ContentionSlot(Mutex<Option<(Holder, Option<Duration>)>>);
 impl ContentionSlot {
     /// Records the holder and the rest of its lease, where known.
     pub fn see(&self, holder: Holder, remaining: Option<Duration>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((holder, remaining));
+        *self.0.lock() = Some((holder, remaining));
     }
 
     /// Takes the last record out and returns it.
     pub fn take(&self) -> Option<(Holder, Option<Duration>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 

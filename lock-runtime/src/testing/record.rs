@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use super::{Kit, TestLocks};
 use crate::acquire::Observer;
 use crate::diagnostics::{ask, list};
 use crate::hold::Hold;
+use crate::host::Mutex;
 use crate::manager::{LockManager, global};
 use crate::store::LockMode;
 
@@ -82,7 +83,7 @@ struct Entries {
 
 impl Observer for Record {
     fn granted(&self, held: &Arc<Hold>) {
-        let mut entries = self.entries();
+        let mut entries = self.0.lock();
         entries.held.retain(|held| held.strong_count() > 0);
         entries.held.push(Arc::downgrade(held));
         entries.locked.extend(held.tenure.keys().iter().map(|key| Locked {
@@ -94,28 +95,24 @@ impl Observer for Record {
 }
 
 impl Record {
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn locked(&self) -> Vec<Locked> {
-        self.entries().locked.clone()
+        self.0.lock().locked.clone()
     }
 
     pub(super) fn forget(&self) {
-        self.entries().locked.clear();
+        self.0.lock().locked.clear();
     }
 
     /// Returns the locks of this whole key that have not ended.
     pub(super) fn held(&self, key: &str) -> Vec<Arc<Hold>> {
-        let held: Vec<_> = self.entries().held.iter().filter_map(Weak::upgrade).collect();
+        let held: Vec<_> = self.0.lock().held.iter().filter_map(Weak::upgrade).collect();
         held.into_iter()
             .filter(|held| !held.has_ended() && held.tenure.keys().iter().any(|other| **other == *key))
             .collect()
     }
 
     pub(super) fn check(&self, key: &str) -> Result<(), String> {
-        missing(key, self.entries().locked.iter())
+        missing(key, self.0.lock().locked.iter())
     }
 }
 

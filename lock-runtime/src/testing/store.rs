@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::future::{pending, ready};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::host::{Clock, Host, Moment, Timer, TokioClock};
+use crate::host::{Clock, Host, Moment, Mutex, Timer, TokioClock};
 use crate::store::info::LockInfo;
 use crate::store::memory::MemoryStore;
 use crate::store::{
@@ -41,16 +41,12 @@ impl fmt::Debug for TestStore {
 }
 
 impl TestStore {
-    fn faults(&self) -> MutexGuard<'_, Faults> {
-        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn drop_next_reply(&self) {
-        self.faults().lost_replies += 1;
+        self.faults.lock().lost_replies += 1;
     }
 
     pub(super) fn unreachable_for(&self, span: Duration) {
-        self.faults().unreachable_until = Some(TokioClock.now().after(span));
+        self.faults.lock().unreachable_until = Some(TokioClock.now().after(span));
     }
 
     /// Makes the manager check every lock, as after a report of the store that a key was changed.
@@ -62,12 +58,12 @@ impl TestStore {
 
     /// Returns the rest of the outage; `None` while the store is in reach.
     fn unreachable(&self) -> Option<Duration> {
-        let until = self.faults().unreachable_until?;
+        let until = self.faults.lock().unreachable_until?;
         Some(until.since(TokioClock.now())).filter(|rest| !rest.is_zero())
     }
 
     fn is_faulty(&self) -> bool {
-        self.unreachable().is_some() || self.faults().lost_replies > 0
+        self.unreachable().is_some() || self.faults.lock().lost_replies > 0
     }
 
     /// Runs an operation whose reply is never lost.
@@ -82,7 +78,7 @@ impl TestStore {
     /// Runs an operation whose reply may be lost.
     fn ask_and_hear<'a, T: Send + 'a>(&self, operation: impl FnOnce() -> StoreFuture<'a, T>) -> StoreFuture<'a, T> {
         self.ask(|| {
-            let mut faults = self.faults();
+            let mut faults = self.faults.lock();
             if faults.lost_replies == 0 {
                 drop(faults);
                 return operation();

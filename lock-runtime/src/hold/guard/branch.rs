@@ -1,7 +1,7 @@
 //! Runs tasks as part of a lock's body.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use atomic_waker::AtomicWaker;
@@ -13,6 +13,7 @@ use crate::hold::Hold;
 use crate::hold::call_tree::{self as context, Entered, HeldLock};
 use crate::hold::guard::Guard;
 use crate::hold::tasks::Tasks;
+use crate::host::Mutex;
 
 /// A task's share of one lock, which is not released before the share is dropped.
 struct Share {
@@ -66,10 +67,6 @@ struct Own {
     is_over: bool,
 }
 
-fn lock(own: &Mutex<Own>) -> MutexGuard<'_, Own> {
-    own.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<F> Branch<F> {
     fn is_over(&self) -> bool {
         self.shares.is_empty() || self.shares.iter().any(Share::is_over)
@@ -82,7 +79,7 @@ impl<F> Branch<F> {
 
     fn cancel(&mut self) {
         self.end();
-        let mut own = lock(&self.own);
+        let mut own = self.own.lock();
         own.is_over = true;
         if let Some(task) = &own.task {
             task.abort();
@@ -145,7 +142,7 @@ where
         waker,
         own: Arc::clone(&own),
     });
-    let mut own = lock(&own);
+    let mut own = own.lock();
     if own.is_over {
         task.abort();
     } else {

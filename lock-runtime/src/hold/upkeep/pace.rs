@@ -1,12 +1,12 @@
 //! Chooses the watchdog for a lock, and shuts a manager down.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::error::EndCause;
 use crate::hold::backend::Backend;
 use crate::hold::upkeep::watchdog::Watchdog;
-use crate::host::{Clock, Host, RuntimeId, Timer, TokioClock, contained};
+use crate::host::{Clock, Host, Mutex, RuntimeId, Timer, TokioClock, contained};
 use crate::store::{LossHint, LossReceiver};
 
 /// The time for which a shutdown waits for the clean-up of acquires that the store did not answer.
@@ -48,7 +48,7 @@ impl Pace {
             {
                 // Each runtime has a paused clock of its own, and therefore a watchdog of its own.
                 let runtime = runtime.id();
-                let mut paused = paused.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut paused = paused.lock();
                 let known = paused.iter().position(|(id, _)| *id == runtime);
                 let at = known.unwrap_or_else(|| {
                     paused.retain(|(_, watchdog)| !watchdog.is_idle());
@@ -167,7 +167,7 @@ impl Pace {
         match self {
             Self::LockThread(watchdog) => vec![Arc::clone(watchdog)],
             Self::Virtual { running, paused } => {
-                let paused = paused.lock().unwrap_or_else(PoisonError::into_inner);
+                let paused = paused.lock();
                 let paused = paused.iter().map(|(_, watchdog)| Arc::clone(watchdog));
                 std::iter::once(Arc::clone(running)).chain(paused).collect()
             }

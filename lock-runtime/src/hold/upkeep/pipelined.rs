@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -18,7 +18,7 @@ use crate::hold::Hold;
 use crate::hold::told;
 use crate::hold::upkeep::releaser::release_later;
 use crate::hold::upkeep::watchdog::Watchdog;
-use crate::host::{Host, Runtime, RuntimeId, Timer};
+use crate::host::{Host, Mutex, Runtime, RuntimeId, Timer};
 use crate::stats::{Event, metrics};
 use crate::store::{Effect, Ownership, Receipt, StoreError};
 
@@ -72,7 +72,7 @@ struct OnTheWay {
 
 impl Pipelined {
     fn on_the_way(&self) -> MutexGuard<'_, OnTheWay> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn look_after(&self, watchdog: &Arc<Watchdog>, sent: Arc<Sent>) {
@@ -200,7 +200,7 @@ impl fmt::Debug for Sent {
 
 impl Sent {
     fn outcome(&self) -> MutexGuard<'_, Outcome> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+        self.outcome.lock()
     }
 
     /// Returns `true` if the lock thread has to watch it.

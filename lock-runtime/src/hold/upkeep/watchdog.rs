@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -22,7 +22,7 @@ use crate::hold::tenure::{Servers, Tenure};
 use crate::hold::upkeep::checked::CheckedLocks;
 use crate::hold::upkeep::pipelined::{self, Pipelined};
 use crate::hold::upkeep::releaser;
-use crate::host::{Clock, Host, Moment, Timer, TokioClock, contained};
+use crate::host::{Clock, Host, Moment, Mutex, Timer, TokioClock, contained};
 use crate::stats::metrics;
 use crate::store::{Lane, LossHint, Ownership, StoreError};
 
@@ -312,7 +312,7 @@ impl Watchdog {
     }
 
     fn schedule(&self) -> MutexGuard<'_, Schedule> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+        self.schedule.lock()
     }
 
     /// Moves a lock to the time that its plan asks for. Has no effect on a forgotten lock.

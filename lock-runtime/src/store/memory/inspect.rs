@@ -36,7 +36,7 @@ impl Tables {
 impl MemoryStore {
     /// Takes a lock away and wakes the waiters that got it. Returns `true` if it was held.
     pub(super) fn take_away(&self, key: &str) -> bool {
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         let now = Self::now();
         let exclusive = tables.seen(key, now).is_some();
         let shared = tables.is_shared(key, now);

@@ -39,17 +39,17 @@ impl Tables {
 impl MemoryStore {
     /// Returns the holders of a key.
     pub(crate) fn holders(&self, key: &str) -> Vec<Holder> {
-        self.tables().who_has(key, Self::now())
+        self.tables.lock().who_has(key, Self::now())
     }
 
     /// Sets the leases of all holders of a key to end after `rest`.
     pub(crate) fn end_leases(&self, key: &str, rest: Duration) {
-        self.tables().end_leases(key, Self::now().after(rest));
+        self.tables.lock().end_leases(key, Self::now().after(rest));
     }
 
     /// Puts a value under a key in place of all its holders.
     pub(crate) fn replace(&self, key: &Arc<str>, value: &HolderValue, lease: Duration) {
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         let now = Self::now();
         tables.end_leases(key, now);
         tables.put_value(key, value, lease, now);

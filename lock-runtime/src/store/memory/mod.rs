@@ -15,9 +15,9 @@ mod shared;
 use std::collections::HashMap;
 use std::fmt;
 use std::future::ready;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use crate::host::{Clock, Host, Moment, TokioClock};
+use crate::host::{Clock, Host, Moment, Mutex, TokioClock};
 use crate::store::info::LockInfo;
 use crate::store::{
     AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, Fence, FencingToken, HolderValue, LockPage, LockStore,
@@ -88,10 +88,6 @@ impl MemoryStore {
         }
     }
 
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn now() -> Moment {
         TokioClock.now()
     }
@@ -99,16 +95,16 @@ impl MemoryStore {
     fn take(&self, request: &AcquireRequest<'_>) -> Result<Attempt, StoreError> {
         request.receipt.sent_on(1);
         if !request.value.is_shared() {
-            return self.tables().acquire(request, Self::now());
+            return self.tables.lock().acquire(request, Self::now());
         }
-        let (attempt, handed) = self.tables().acquire_shared(request, Self::now());
+        let (attempt, handed) = self.tables.lock().acquire_shared(request, Self::now());
         wake(handed);
         attempt
     }
 
     fn take_all(&self, request: &AcquireAllRequest<'_>) -> Result<AttemptAll, StoreError> {
         request.receipt.sent_on(1);
-        let (attempt, handed) = self.tables().acquire_all(request, Self::now());
+        let (attempt, handed) = self.tables.lock().acquire_all(request, Self::now());
         wake(handed);
         attempt
     }
@@ -117,11 +113,11 @@ impl MemoryStore {
     fn give_back(&self, request: &ReleaseRequest<'_>) -> Ownership {
         request.receipt.sent_on(1);
         if request.value.is_shared() {
-            let (verdict, handed) = self.tables().release_shared(request, Self::now());
+            let (verdict, handed) = self.tables.lock().release_shared(request, Self::now());
             wake(handed);
             return verdict;
         }
-        let (verdict, next) = self.tables().release(request, Self::now());
+        let (verdict, next) = self.tables.lock().release(request, Self::now());
         wake(next);
         verdict
     }
@@ -131,7 +127,7 @@ impl MemoryStore {
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys = {
-            let tables = self.tables();
+            let tables = self.tables.lock();
             tables.slots.len() + tables.shared.len()
         };
         f.debug_struct("MemoryStore")
@@ -150,7 +146,7 @@ impl LockStore for MemoryStore {
     }
 
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         let now = Self::now();
         Box::pin(ready(Ok(requests
             .iter()
@@ -180,7 +176,7 @@ impl LockStore for MemoryStore {
     }
 
     fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         let fence = if value.is_shared() {
             tables.fence_shared(key, value, Self::now())
         } else {
@@ -195,7 +191,7 @@ impl LockStore for MemoryStore {
         value: &'a HolderValue,
         fence: FencingToken,
     ) -> StoreFuture<'a, Ownership> {
-        let raised = self.tables().raise_fence(key, value, fence, Self::now());
+        let raised = self.tables.lock().raise_fence(key, value, fence, Self::now());
         Box::pin(ready(Ok(raised)))
     }
 
@@ -204,11 +200,11 @@ impl LockStore for MemoryStore {
     }
 
     fn inspect<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<LockInfo>> {
-        Box::pin(ready(Ok(self.tables().info(key, Self::now()))))
+        Box::pin(ready(Ok(self.tables.lock().info(key, Self::now()))))
     }
 
     fn list<'a>(&'a self, pattern: &'a str, _: u64) -> StoreFuture<'a, LockPage> {
-        let locks = self.tables().matching(pattern, Self::now());
+        let locks = self.tables.lock().matching(pattern, Self::now());
         Box::pin(ready(Ok(LockPage { locks, next: 0 })))
     }
 

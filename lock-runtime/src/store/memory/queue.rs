@@ -2,14 +2,14 @@
 //! for its whole lease when it is polled.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::exclusive::Slot;
 use super::{MemoryStore, Tables, wake};
-use crate::host::{Clock, Moment, Timer};
+use crate::host::{Clock, Moment, Mutex, Timer};
 use crate::store::holder::Holder;
 use crate::store::limits::claim;
 use crate::store::{
@@ -39,17 +39,13 @@ pub(super) struct Ticket {
     pub(super) value: HolderValue,
     pub(super) asked: Queued,
     pub(super) clock: Arc<dyn Clock>,
-    granted: Mutex<Option<Handed>>,
+    pub(super) granted: Mutex<Option<Handed>>,
     notify: Notify,
 }
 
 impl Ticket {
     pub(super) fn wake(&self) {
         self.notify.notify_one();
-    }
-
-    pub(super) fn granted(&self) -> MutexGuard<'_, Option<Handed>> {
-        self.granted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -80,7 +76,7 @@ impl Tables {
             let ends = now.after(claim(ticket.asked.ttl));
             self.put(&ticket.key, Slot::new(&ticket.value, ends), now);
         });
-        *ticket.granted() = Some(handed);
+        *ticket.granted.lock() = Some(handed);
         Some(ticket)
     }
 
@@ -165,8 +161,8 @@ struct Look {
 
 impl MemoryStore {
     fn take_handed(&self, ticket: &Ticket) -> Option<Result<QueueOutcome, StoreError>> {
-        let handed = ticket.granted().take()?;
-        Some(self.tables().take(ticket, handed, Self::now()))
+        let handed = ticket.granted.lock().take()?;
+        Some(self.tables.lock().take(ticket, handed, Self::now()))
     }
 
     pub(super) async fn stand_in_queue(&self, request: &QueueRequest<'_>) -> Result<QueueOutcome, StoreError> {
@@ -183,7 +179,7 @@ impl MemoryStore {
         });
         request.receipt.sent_on(1);
         let number = {
-            let mut tables = self.tables();
+            let mut tables = self.tables.lock();
             let now = Self::now();
             let is_shared = request.value.is_shared();
             let is_other = if is_shared {
@@ -214,7 +210,7 @@ impl MemoryStore {
                 return taken;
             }
             // The holder may have let the lock expire, which no message reports.
-            let look = self.tables().look_for(&ticket, number, Self::now());
+            let look = self.tables.lock().look_for(&ticket, number, Self::now());
             wake(look.handed);
             if !look.stands {
                 // Otherwise a release has taken this value out of the queue.

@@ -198,7 +198,7 @@ impl Tables {
         let ticket = self.shared_queues.get_mut(key)?.places.remove(&number)?;
         let (claim, fence) = (claim(ticket.asked.ttl), ticket.asked.fence);
         let handed = self.enter(&ticket.key, &ticket.value, claim, fence, now);
-        *ticket.granted() = Some(handed);
+        *ticket.granted.lock() = Some(handed);
         Some(ticket)
     }
 

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::requests::{Request, Requests};
-use crate::host::Moment;
+use crate::host::{Moment, Mutex};
 use crate::store::holder::Holder;
 use crate::store::{FencingToken, HolderValue, Receipt, StoreError};
 
@@ -91,15 +91,11 @@ impl Ballot {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the same votes for these keys, of which some have been granted already.
     pub(super) fn for_keys(&self, keys: &[Arc<str>]) -> Arc<Self> {
-        let before = self.state();
+        let before = self.state.lock();
         let ballot = Self::new(keys, &before.first, before.asked.len());
-        let mut state = ballot.state();
+        let mut state = ballot.state.lock();
         state.over = before.over;
         state.stood_at = before.stood_at;
         state.value = before.value.clone();
@@ -115,34 +111,34 @@ impl Ballot {
 
     /// Remembers the ballot while the value may be held: for `ttl` from `now`.
     pub(super) fn remember(&self, now: Moment, ttl: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.ttl = ttl;
         state.forget_at = now.after(ttl.saturating_add(REMEMBERED));
     }
 
     /// Returns the time to live that was asked for last.
     pub(super) fn ttl(&self) -> Duration {
-        self.state().ttl
+        self.state.lock().ttl
     }
 
     /// Records the master in whose queue the value stands, or whose vote is kept.
     pub(super) fn stand_at(&self, at: usize) {
-        self.state().stood_at = Some(at);
+        self.state.lock().stood_at = Some(at);
     }
 
     pub(super) fn stood_at(&self) -> Option<usize> {
-        self.state().stood_at
+        self.state.lock().stood_at
     }
 
     /// Returns `true` if the value stands in a queue, and has not got the lock there.
     pub(super) fn waits(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.stood_at.is_some() && state.asked.iter().all(Option::is_none)
     }
 
     /// Returns the value that a master knows.
     pub(super) fn value_at(&self, at: usize) -> HolderValue {
-        let state = self.state();
+        let state = self.state.lock();
         let value = if state.stood_at == Some(at) {
             &state.first
         } else {
@@ -154,7 +150,7 @@ impl Ballot {
     /// Begins a request to a master. Returns its receipt, or `None` if the lock was released or given up
     /// in the meantime.
     pub(super) fn ask(&self, at: usize) -> Option<Arc<Receipt>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.over {
             return None;
         }
@@ -165,18 +161,18 @@ impl Ballot {
 
     /// Returns the request that a master was asked by last.
     pub(super) fn asked(&self, at: usize) -> Option<Arc<Receipt>> {
-        self.state().asked.get(at).cloned().flatten()
+        self.state.lock().asked.get(at).cloned().flatten()
     }
 
     /// Returns `true` if a master may have had some of the keys before the attempt.
     pub(super) fn had(&self, at: usize) -> bool {
-        self.state().had.get(at).copied().unwrap_or_default()
+        self.state.lock().had.get(at).copied().unwrap_or_default()
     }
 
     /// Begins another round, after the votes of all masters but the one of [`stood_at`](Self::stood_at)
     /// were given back: from here on they know the lock by another value.
     pub(super) fn begin_round(&self, round: u32) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.value = state.first.variant(round);
         let kept = state.stood_at;
         for (at, asked) in state.asked.iter_mut().enumerate() {
@@ -188,12 +184,12 @@ impl Ballot {
 
     /// Keeps the requests that were not answered when the lock was granted.
     pub(super) fn keep(&self, late: Requests<Answer>) {
-        self.state().late = late;
+        self.state.lock().late = late;
     }
 
     /// Returns the masters to which no request could be sent before the grant.
     pub(super) fn unsent(&self) -> Vec<usize> {
-        let state = self.state();
+        let state = self.state.lock();
         let is_unsent = |at: &usize| {
             let asked = state.asked.get(*at).and_then(Option::as_ref);
             asked.is_some_and(|receipt| receipt.connection().is_none())
@@ -203,12 +199,12 @@ impl Ballot {
 
     /// Takes the request out that has not been answered by this master since the grant.
     pub(super) fn late(&self, at: usize) -> Option<Request<Answer>> {
-        self.state().late.take(at)
+        self.state.lock().late.take(at)
     }
 
     /// Returns `true` if the caller is to win a lost vote back at a master.
     pub(super) fn may_return(&self, at: usize) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.over {
             return false;
         }
@@ -217,23 +213,23 @@ impl Ballot {
     }
 
     pub(super) fn has_returned(&self, at: usize) {
-        if let Some(returning) = self.state().returning.get_mut(at) {
+        if let Some(returning) = self.state.lock().returning.get_mut(at) {
             *returning = false;
         }
     }
 
     /// Ends the ballot: from here on no request is sent for it.
     pub(super) fn end(&self) {
-        self.state().over = true;
+        self.state.lock().over = true;
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.state().over
+        self.state.lock().over
     }
 
     /// Records that one of its keys was released. Returns `true` if all are.
     pub(super) fn has_released(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.released += 1;
         state.released >= self.keys.len()
     }
@@ -263,7 +259,7 @@ impl Table {
         if self.by_value.len() >= self.sweep_at.max(SWEEP_AT) {
             self.by_value.retain(|_, ballots| {
                 // A call that waits in a queue refers to its own.
-                ballots.retain(|ballot| Arc::strong_count(ballot) > 1 || ballot.state().forget_at > now);
+                ballots.retain(|ballot| Arc::strong_count(ballot) > 1 || ballot.state.lock().forget_at > now);
                 !ballots.is_empty()
             });
             self.sweep_at = self.by_value.len() * 2;
@@ -272,10 +268,6 @@ impl Table {
 }
 
 impl Ballots {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns a ballot for an attempt to get these keys. If one of them has been handed to the value by a
     /// queue, it begins with that.
     pub(super) fn enter(
@@ -286,7 +278,7 @@ impl Ballots {
         now: Moment,
         ttl: Duration,
     ) -> Arc<Ballot> {
-        let mut table = self.table();
+        let mut table = self.0.lock();
         table.sweep(now);
         let ballots = table.by_value.entry(Arc::clone(value.text())).or_default();
         let is_about = |ballot: &Arc<Ballot>| ballot.keys.iter().any(|key| keys.contains(key));
@@ -307,7 +299,7 @@ impl Ballots {
 
     /// Returns the ballot for a key and a value.
     pub(super) fn get(&self, key: &str, value: &str) -> Option<Arc<Ballot>> {
-        let table = self.table();
+        let table = self.0.lock();
         let ballots = table.by_value.get(value)?;
         ballots
             .iter()
@@ -317,7 +309,7 @@ impl Ballots {
 
     /// Forgets a ballot.
     pub(super) fn remove(&self, value: &str, ballot: &Arc<Ballot>) {
-        let mut table = self.table();
+        let mut table = self.0.lock();
         if let Some(ballots) = table.by_value.get_mut(value) {
             ballots.retain(|its| !Arc::ptr_eq(its, ballot));
             if ballots.is_empty() {
@@ -340,7 +332,7 @@ mod tests {
             let value = HolderValue::of(number.to_string());
             ballots.enter(&["k".into()], &value, 3, now, lease);
         }
-        let left = ballots.table().by_value.len();
+        let left = ballots.0.lock().by_value.len();
         assert!(left <= SWEEP_AT, "{left} ballots");
     }
 

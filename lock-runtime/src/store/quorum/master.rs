@@ -1,9 +1,9 @@
 //! One of the masters of a quorum, and whether it can vote at present.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::host::Moment;
+use crate::host::{Moment, Mutex};
 use crate::store::access::Access;
 use crate::store::{StoreError, within};
 
@@ -63,28 +63,24 @@ impl Master {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns `true` if it is in reach and gives votes.
     pub(super) fn is_open(&self) -> bool {
-        self.state().is_open(self.access.now())
+        self.state.lock().is_open(self.access.now())
     }
 
     /// Returns `true` if it is in reach. It may be closed.
     pub(super) fn is_up(&self) -> bool {
-        self.state().down.is_none()
+        self.state.lock().down.is_none()
     }
 
     /// Lets it vote, after an operator has said that it may.
     pub(super) fn open(&self) {
-        self.state().closed = None;
+        self.state.lock().closed = None;
     }
 
     /// Returns why it gives no vote at present.
     pub(super) fn reason(&self) -> Option<StoreError> {
-        let state = self.state();
+        let state = self.state.lock();
         let left = state.closed.map(|closed| closed.opens.since(self.access.now()));
         match left.filter(|left| !left.is_zero()) {
             Some(left) => Some(StoreError::closed(left)),
@@ -95,7 +91,7 @@ impl Master {
     /// Notes what an error tells of it. Returns `true` if it gave votes until now.
     fn note(&self, error: &StoreError) -> bool {
         let now = self.access.now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let was_open = state.is_open(now);
         if let Some(left) = error.opens_in() {
             state.closed = Some(Closed::of(left, now));
@@ -128,7 +124,7 @@ impl Quorum {
         let Some(master) = self.masters.get(at).cloned() else {
             return;
         };
-        if std::mem::replace(&mut master.state().is_asked, true) {
+        if std::mem::replace(&mut master.state.lock().is_asked, true) {
             return;
         }
         let (quorum, limit) = (Arc::downgrade(self), self.response_timeout);
@@ -143,7 +139,7 @@ impl Quorum {
                     let Some(quorum) = quorum.upgrade() else { return };
                     let (has_changed, is_down) = {
                         let now = master.access.now();
-                        let mut state = master.state();
+                        let mut state = master.state.lock();
                         let was_open = state.is_open(now);
                         state.down = match answer {
                             Err(error) if error.opens_in().is_none() => Some(error),
@@ -172,7 +168,7 @@ impl Quorum {
             }
         };
         if !host.spawn_by(timer, asks) {
-            master.state().is_asked = false;
+            master.state.lock().is_asked = false;
         }
     }
 }

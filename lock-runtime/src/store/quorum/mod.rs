@@ -31,7 +31,7 @@ pub(crate) mod url;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -43,7 +43,7 @@ use self::attempt::{Wanted, Whom};
 use self::ballot::Ballots;
 use self::count::Count;
 use self::master::Master;
-use crate::host::{Clock, Host, Moment, Timer, TokioClock};
+use crate::host::{Clock, Host, Moment, Mutex, Timer, TokioClock};
 use crate::key::KeyProblem;
 use crate::store::access::Access;
 use crate::store::health::ServerHealth;
@@ -231,7 +231,7 @@ impl Quorum {
     /// Returns the master where the key was busy last, if that was not long ago.
     fn busy_at(&self, key: &str) -> Option<usize> {
         let now = self.now();
-        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy = self.busy.lock();
         let (at, seen) = *busy.get(key)?;
         (now.since(seen) < BUSY_FOR).then_some(at)
     }
@@ -239,7 +239,7 @@ impl Quorum {
     /// Remembers where a call that finds the key busy has to wait.
     fn note_busy(&self, key: &str, at: usize) {
         let now = self.now();
-        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut busy = self.busy.lock();
         if let Some(known) = busy.get_mut(key) {
             *known = (at, now);
             return;

@@ -6,11 +6,11 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use redis::{ConnectionInfo, RedisError};
 
-use crate::host::{FileAnswer, caught, read_file};
+use crate::host::{FileAnswer, Mutex, caught, read_file};
 use crate::store::health::ServerRole;
 
 /// A user's name and password, as [`LockManagerBuilder::credentials`] takes them. `Debug` shows
@@ -89,7 +89,7 @@ impl PasswordFile {
     /// Cancel safe.
     async fn password(&self) -> io::Result<String> {
         let mut answer = {
-            let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut read = self.read.lock();
             let is_awaited = |answer: &FileAnswer| answer.borrow().is_none() && answer.has_changed().is_ok();
             match read.as_ref().filter(|answer| is_awaited(answer)) {
                 Some(answer) => answer.clone(),

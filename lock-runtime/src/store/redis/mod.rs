@@ -167,7 +167,7 @@ impl RedisStore {
         let server = Arc::new(server);
         let names = Arc::new(names);
         let purpose = Purpose::Background {
-            losses: std::sync::Mutex::default(),
+            losses: crate::host::Mutex::default(),
             pushes: std::sync::OnceLock::new(),
         };
         let background = ConnectionSlot::new(host, Arc::clone(&server), Arc::clone(&names), purpose, None);

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 use redis::{Value, from_redis_value};
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use super::connection::{Connection, ConnectionSlot, failure};
 use super::ops::renew_on;
 use super::scripts::{LockScript, RENEW, SHARED_RENEW};
-use crate::host::{Moment, Timer};
+use crate::host::{Moment, Mutex, Timer};
 use crate::store::{Limited, Ownership, RenewRequest, Replicated, StoreError, within};
 
 /// The part of the response time-out that replicas have. The rest is for the way of the answer.
@@ -84,7 +84,7 @@ impl Replicas {
         };
         let line = self.line(wanted);
         let is_served = {
-            let mut waiting = line.waiting();
+            let mut waiting = line.waiting.lock();
             waiting.calls.push(call);
             std::mem::replace(&mut waiting.is_served, true)
         };
@@ -100,12 +100,6 @@ impl Replicas {
     }
 }
 
-impl Line {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The task that serves the calls of a line. If it is dropped before it is done, the calls that wait fail, and
 /// the next one starts another task.
 struct Serving {
@@ -118,7 +112,7 @@ impl Drop for Serving {
         if self.is_done {
             return;
         }
-        let mut waiting = self.line.waiting();
+        let mut waiting = self.line.waiting.lock();
         waiting.is_served = false;
         let unserved = std::mem::take(&mut waiting.calls);
         drop(waiting);
@@ -135,7 +129,7 @@ impl Serving {
 
     /// Takes all calls that wait. Ends the task if there are none.
     fn next(&mut self) -> Option<Vec<Call>> {
-        let mut waiting = self.line.waiting();
+        let mut waiting = self.line.waiting.lock();
         let calls = std::mem::take(&mut waiting.calls);
         self.is_done = calls.is_empty();
         waiting.is_served = !self.is_done;

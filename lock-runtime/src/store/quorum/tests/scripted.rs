@@ -5,13 +5,14 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use futures_util::{FutureExt, poll};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::host::Mutex;
 use crate::store::memory::MemoryStore;
 use crate::store::{
     AcquireAllRequest, AcquireRequest, Attempt, AttemptAll, ContentionSlot, Fence, FencingToken, HolderValue,
@@ -86,7 +87,7 @@ impl Log {
     }
 
     pub(super) fn events(&self) -> Vec<Event> {
-        self.events.lock().unwrap().clone()
+        self.events.lock().clone()
     }
 }
 
@@ -131,7 +132,7 @@ impl Server {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) fn store(&self) -> Arc<MemoryStore> {
@@ -203,7 +204,7 @@ impl Server {
 
     fn note(&self, asked: &Asked, answer: impl fmt::Debug) {
         let at = self.log.began.elapsed().as_millis();
-        self.log.events.lock().unwrap().push(Event {
+        self.log.events.lock().push(Event {
             at,
             master: self.number,
             asked: asked.clone(),
@@ -259,13 +260,13 @@ impl Link {
     /// Makes the next requests on another connection, which those under way on this one may pass.
     pub(super) fn reconnect(&self) {
         self.0.connection.fetch_add(1, Ordering::Relaxed);
-        *self.0.before.lock().unwrap() = (None, None);
+        *self.0.before.lock() = (None, None);
     }
 
     /// Lets acquires wait for their connection, which is opened after so long. Other requests overtake them.
     pub(super) fn opens_after(&self, delay: Duration) {
         let opens = Instant::now() + delay;
-        *self.0.opens.lock().unwrap() = Some(opens);
+        *self.0.opens.lock() = Some(opens);
     }
 
     fn begin(&self, asked: &Asked, receipt: Option<&Receipt>) -> Result<(Fate, Travel), StoreError> {
@@ -286,7 +287,7 @@ impl Link {
             Fate::Trip(there, _) => there,
             _ => MS,
         };
-        let mut before = self.0.before.lock().unwrap();
+        let mut before = self.0.before.lock();
         let arrives = before.1.max(Some(Instant::now() + there)).unwrap();
         let (done, is_done) = oneshot::channel();
         let is_held = matches!(fate, Fate::Held(_) | Fate::Lost);
@@ -321,7 +322,7 @@ impl Link {
             client: self.0.client,
             value: value.to_owned(),
         };
-        let opens = *self.0.opens.lock().unwrap();
+        let opens = *self.0.opens.lock();
         if let Some(opens) = opens.filter(|_| op == Op::Acquire) {
             sleep_until(opens).await;
         }

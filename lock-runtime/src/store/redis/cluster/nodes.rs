@@ -1,7 +1,7 @@
 //! The nodes of a cluster, and which of them has which slot.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -10,7 +10,7 @@ use super::clocks::{Clocks, Difference, Reading};
 use super::node::{Common, Node};
 use super::slot::{SLOTS, slot_of};
 use super::topology::View;
-use crate::host::Moment;
+use crate::host::{Moment, Mutex};
 use crate::store::health::{ServerHealth, ServerRole, ServerState};
 use crate::store::redis::connection::Unheard;
 use crate::store::redis::connection::failure::{Address, Redirect, redirect};
@@ -235,14 +235,10 @@ impl Nodes {
 
     /// Adds a receiver for hints about lost locks.
     pub(super) fn report_to(&self, receiver: &LossReceiver) {
-        self.losses().push(Arc::clone(receiver));
+        self.losses.lock().push(Arc::clone(receiver));
         for node in self.all() {
             report(&node, receiver);
         }
-    }
-
-    fn losses(&self) -> std::sync::MutexGuard<'_, Vec<LossReceiver>> {
-        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the node at an address, which is new if no slot was known to be there.
@@ -279,14 +275,10 @@ impl Nodes {
         let former = std::mem::take(&mut changes.former);
         self.follow(changes);
         if !former.is_empty() {
-            self.former().extend(former);
+            self.former.lock().extend(former);
             self.has_former.notify_one();
         }
         self.is_in_doubt();
-    }
-
-    fn former(&self) -> std::sync::MutexGuard<'_, Former> {
-        self.former.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a handle that is notified when there is something to [relocate](Self::relocate).
@@ -297,7 +289,7 @@ impl Nodes {
     /// Has the receivers look at the locks, and the queues at the places, of all nodes that have lost slots
     /// since the last time.
     pub(super) fn relocate(&self) {
-        let former = std::mem::take(&mut *self.former());
+        let former = std::mem::take(&mut *self.former.lock());
         self.tell_of(former);
     }
 
@@ -377,7 +369,7 @@ impl Nodes {
             }
             let owners: BTreeSet<u32> = table.slots.iter().map(|owner| owner.lane).collect();
             // Before a node is given up, since another one may get its lane.
-            changes.former.append(&mut self.former());
+            changes.former.append(&mut self.former.lock());
             table.nodes.retain(|lane, node| {
                 let stays = owners.contains(lane) || !node.may_retire(now);
                 if !stays {
@@ -399,7 +391,7 @@ impl Nodes {
     /// Compares clocks that nodes have told at about the same time, and logs those that differ by too much.
     pub(super) fn compare(&self, readings: &[Reading]) {
         let skew = self.common.skew;
-        let mut clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clocks = self.clocks.lock();
         let found = clocks.compare(readings, skew);
         drop(clocks);
         for Difference { ahead, behind, by } in found {
@@ -413,7 +405,7 @@ impl Nodes {
 
     /// Returns advice about the clocks that differ by too much.
     pub(super) fn clocks_that_differ(&self) -> Vec<String> {
-        let clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let clocks = self.clocks.lock();
         let advice = |Difference { ahead, behind, by }: &Difference| {
             format!(
                 "the clock of {ahead} is {by:?} ahead of that of {behind}, which is more than the manager's `skew` of {:?}: after a failover or a \
@@ -458,7 +450,7 @@ impl Nodes {
 
     /// Tells all receivers of a hint. Must not be called while a lock is held.
     pub(super) fn report(&self, hint: &LossHint) {
-        let receivers = self.losses().clone();
+        let receivers = self.losses.lock().clone();
         for receiver in receivers {
             receiver(hint.clone());
         }
@@ -466,7 +458,7 @@ impl Nodes {
 
     /// Carries out the consequences of a change of the table, which wakes tasks.
     fn follow(self: &Arc<Self>, changes: Changes) {
-        let receivers = self.losses().clone();
+        let receivers = self.losses.lock().clone();
         for node in changes.entered {
             for receiver in &receivers {
                 report(&node, receiver);
@@ -490,7 +482,7 @@ impl Nodes {
     }
 
     fn tell_of(&self, former: Former) {
-        let receivers = self.losses().clone();
+        let receivers = self.losses.lock().clone();
         for (_, former) in former {
             tracing::debug!(address = %former.address, "slots of a node of the cluster have moved");
             for receiver in &receivers {

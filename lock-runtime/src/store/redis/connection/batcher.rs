@@ -9,8 +9,8 @@ use std::future::poll_fn;
 use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::slice;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::host::{Host, Sleep, Timer};
+use crate::host::{Host, Mutex, Sleep, Timer};
 use crate::store::redis::connection::failure::{self, sort};
 use crate::store::redis::connection::traffic::Traffic;
 use crate::store::redis::keyspace::{Beside, Keyspace};
@@ -370,10 +370,6 @@ impl Capacity {
         self.most.saturating_sub(self.taken.load(Ordering::SeqCst))
     }
 
-    fn waiters(&self) -> MutexGuard<'_, Waiters> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
     }
@@ -383,7 +379,7 @@ impl Capacity {
         if !self.is_waited_for() {
             return;
         }
-        let mut waiters = self.waiters();
+        let mut waiters = self.waiters.lock();
         let mut told = Vec::new();
         while told.len() < count.min(self.free())
             && let Some((_, task)) = waiters.tasks.pop_first()
@@ -432,7 +428,7 @@ struct Waiter<'a> {
 
 impl Waiter<'_> {
     fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
-        let mut waiters = self.capacity.waiters();
+        let mut waiters = self.capacity.waiters.lock();
         let Waiters { next, tasks } = &mut *waiters;
         let number = *self.number.get_or_insert_with(|| {
             *next += 1;
@@ -460,7 +456,7 @@ impl Drop for Waiter<'_> {
         let Some(number) = self.number.filter(|_| !self.host.is_forked()) else {
             return;
         };
-        let mut waiters = self.capacity.waiters();
+        let mut waiters = self.capacity.waiters.lock();
         let own = waiters.tasks.remove(&number);
         self.capacity.waiting.store(waiters.tasks.len(), Ordering::SeqCst);
         drop(waiters);

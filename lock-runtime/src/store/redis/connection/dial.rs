@@ -5,8 +5,8 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::select_ok;
@@ -24,7 +24,7 @@ use super::handshake;
 use super::heard::{self, ReasonOf};
 #[cfg(feature = "tls")]
 use super::tls::{self, Tls};
-use crate::host::{Host, Moment, caught};
+use crate::host::{Host, Moment, Mutex, caught};
 use crate::store::health::ServerRole;
 use crate::store::redis::credentials::Provider;
 use crate::store::redis::settings::RedisSettings;
@@ -275,7 +275,7 @@ impl Transport {
         let name = addr.to_string();
         let now = self.host.now();
         {
-            let mut hung_up = self.hung_up();
+            let mut hung_up = self.hung_up.lock();
             hung_up.retain(|_, (found, _)| now.since(*found) < FOUND_FOR);
             if let Some((_, at_hello)) = hung_up.get(&name) {
                 return *at_hello;
@@ -283,12 +283,8 @@ impl Transport {
             hung_up.insert(name.clone(), (now, false));
         }
         let at_hello = self.takes_all_but_hello(addr).await;
-        self.hung_up().insert(name, (now, at_hello));
+        self.hung_up.lock().insert(name, (now, at_hello));
         at_hello
-    }
-
-    fn hung_up(&self) -> MutexGuard<'_, BTreeMap<String, (Moment, bool)>> {
-        self.hung_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks, on another connection, for something that clients of every age ask, and then for `HELLO`.

@@ -1,13 +1,13 @@
 //! The health of a store's servers, as its connections report it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
-use crate::host::{Host, Moment};
+use crate::host::{Host, Moment, Mutex};
 use crate::store::health::{ServerHealth, ServerRole, ServerState};
 use crate::store::{Lane, LossHint, LossReceiver, StoreError};
 
@@ -197,7 +197,7 @@ impl Board {
 
     /// Adds a receiver for the beginnings and ends of outages.
     pub(super) fn report_to(&self, receiver: LossReceiver) {
-        let mut receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut receivers = self.receivers.lock();
         receivers.push(receiver);
     }
 
@@ -206,21 +206,17 @@ impl Board {
         if self.is_untold.swap(false, Ordering::AcqRel) {
             self.servers.send_modify(|_| ());
         }
-        let untold = std::mem::take(&mut self.slots().untold);
+        let untold = std::mem::take(&mut self.slots.lock().untold);
         if untold.is_empty() {
             return;
         }
-        let receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let receivers = self.receivers.lock().clone();
         for (hint, receiver) in untold
             .iter()
             .flat_map(|hint| receivers.iter().map(move |to| (hint, to)))
         {
             receiver(hint.clone());
         }
-    }
-
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a slot has a connection to the server at `address`.
@@ -258,7 +254,7 @@ impl Board {
     /// Changes the row, in step with the states of the connections.
     fn note(&self, slot: u64, change: Change<'_>, note: impl FnOnce(&mut ServerHealth) -> bool) {
         let told = self.host.now();
-        let mut slots = self.slots();
+        let mut slots = self.slots.lock();
         let state = slots.note(slot, change, told, self.counts_for);
         let now = self.now();
         self.servers.send_if_modified(|servers| {
@@ -382,11 +378,11 @@ mod tests {
                 LossHint::Up { address, .. } => format!("{address} is up"),
                 other => format!("{other:?}"),
             };
-            hears.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+            hears.lock().push(text);
         }));
         let take = move |board: &Board| {
             board.tell();
-            std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner))
+            std::mem::take(&mut *told.lock())
         };
         (board, take)
     }
@@ -460,14 +456,14 @@ mod tests {
         let told = Arc::<Mutex<u32>>::default();
         let hears = Arc::clone(&told);
         board.report_to(Arc::new(move |_| {
-            *hears.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+            *hears.lock() += 1;
         }));
         board.enter();
         board.leave();
         board.failed(1, Some(&StoreError::transient("refused")));
         board.failed(1, Some(&StoreError::transient("refused")));
         board.tell();
-        assert_eq!(*told.lock().unwrap_or_else(PoisonError::into_inner), 0);
+        assert_eq!(*told.lock(), 0);
     }
 
     #[test]

@@ -3,13 +3,14 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use redis::{ErrorKind, RedisError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::failure::Reason;
+use crate::host::Mutex;
 
 /// The number of bytes that are kept. The longest refusal of a server has about a thousand.
 const KEPT: usize = 4096;
@@ -49,7 +50,7 @@ impl Heard {
         if !matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse) {
             return error;
         }
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.0.lock();
         if let Some(reason) = said.reason.take() {
             return reason.into();
         }
@@ -100,7 +101,7 @@ impl<S: AsyncRead + Unpin> Listening<S> {
             return;
         }
         let Some(said) = self.said.upgrade() else { return };
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = said.lock();
         match read {
             Ok(bytes) => {
                 let rest = KEPT.saturating_sub(said.bytes.len());

@@ -7,14 +7,14 @@
 //! run. Each connection on which locks are taken reads it first, and writes it anew if need be; each
 //! command that takes a lock finds it as it was, or has no effect that counts.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError};
 
 use super::failure::Reason;
-use crate::host::{Host, Moment};
+use crate::host::{Host, Moment, Mutex};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::reply::millis;
 use crate::store::redis::scripts::MARK;
@@ -51,13 +51,9 @@ impl Mark {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the mark of the open server, or the time until it opens.
     pub(super) fn state(&self, now: Moment) -> Result<Arc<str>, Duration> {
-        let known = self.known();
+        let known = self.known.lock();
         if now < known.opens {
             return Err(known.opens.since(now));
         }
@@ -66,7 +62,7 @@ impl Mark {
 
     /// Returns `true` if the caller is to ask a closed server again.
     pub(super) fn is_due(&self, now: Moment) -> bool {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let is_due = now < known.opens && now.since(known.asked) >= ASKED_AGAIN;
         if is_due {
             known.asked = now;
@@ -132,7 +128,7 @@ impl Mark {
     /// Records an answer. The server counted `opens_in` before `now`, so no process takes it to be open
     /// too early. Returns the news of a closed server, if there is any.
     fn learn(&self, now: Moment, value: String, opens_in: Duration) -> Option<News> {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.was_open |= known.opens <= now;
         let is_news = !opens_in.is_zero() && *known.value != *value;
         let news = if known.was_open { News::Again } else { News::First };

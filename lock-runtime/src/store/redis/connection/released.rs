@@ -1,11 +1,10 @@
 //! Releases that one server knows, and that a server taking over from it may not know.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::batcher::Release;
-use crate::host::Moment;
+use crate::host::{Moment, Mutex};
 
 /// The time between the promotion of a server and the moment at which the store hears of it: the
 /// longest pause between two questions to a sentinel, and the time for an answer. A release that
@@ -35,7 +34,7 @@ pub(in crate::store::redis) struct Unheard {
 impl Released {
     /// Records a release that was answered, or that is about to be sent and that no call waits for.
     pub(super) fn note(&self, now: Moment, release: Release) {
-        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.0.lock();
         while latest.len() >= MOST || latest.front().is_some_and(|(at, _)| now.since(*at) > UNHEARD_FOR) {
             latest.pop_front();
         }
@@ -44,7 +43,7 @@ impl Released {
 
     /// Returns the releases that the present server may not know, as they are to be repeated.
     pub(super) fn unheard(&self, now: Moment) -> Unheard {
-        let latest = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let latest = std::mem::take(&mut *self.0.lock());
         let last = latest.back().map_or(now, |(at, _)| *at);
         let unheard = latest.into_iter().rev();
         let unheard = unheard.filter(|(at, _)| last.since(*at) <= UNHEARD_FOR);
@@ -56,7 +55,7 @@ impl Released {
     /// Returns the releases that were recorded after `moved`, as they are to be repeated. Those that
     /// only take a call out of a queue are not among them.
     pub(super) fn since(&self, moved: Moment, now: Moment) -> Vec<Release> {
-        let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = self.0.lock();
         let since = latest.iter().rev().take_while(|(at, _)| *at >= moved);
         let since = since.filter(|(_, release)| !release.is_of_a_place());
         since

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use super::idle;
 use super::mark::Mark;
 use super::place::{Place, Target};
 use super::traffic::Traffic;
-use crate::host::{self, Host, Moment, Runtime, Timer};
+use crate::host::{self, Host, Moment, Mutex, Runtime, Timer};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::settings::TimeOuts;
 use crate::store::{HolderValue, Lane, Limited, LossHint, LossReceiver, StoreError, StoreFuture, within};
@@ -322,7 +322,7 @@ impl ConnectionSlot {
     pub(in crate::store::redis) fn report_to(&self, receiver: LossReceiver) {
         if let Purpose::Background { losses, .. } = &self.inner.purpose {
             self.health().report_to(Arc::clone(&receiver));
-            losses.lock().unwrap_or_else(PoisonError::into_inner).push(receiver);
+            losses.lock().push(receiver);
         }
     }
 
@@ -420,7 +420,7 @@ impl ConnectionSlot {
     /// pause, since on a slow line it gains nothing.
     pub(in crate::store::redis) fn challenge(&self) {
         let Some(live) = self.up() else { return };
-        let truce = self.truce().1;
+        let truce = self.inner.truce.lock().1;
         if truce.is_some_and(|until| self.host().now() < until) || self.inner.challenged.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -445,14 +445,10 @@ impl ConnectionSlot {
                 }
                 return;
             }
-            let mut truce = slot.truce();
+            let mut truce = slot.inner.truce.lock();
             let pause = (FIRST_TRUCE * 2_u32.saturating_pow(truce.0)).min(LONGEST_TRUCE);
             *truce = (truce.0.saturating_add(1).min(8), Some(slot.host().now().after(pause)));
         }));
-    }
-
-    fn truce(&self) -> std::sync::MutexGuard<'_, (u32, Option<Moment>)> {
-        self.inner.truce.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn replace(&self, silent: &Connection, another: Connection) {
@@ -464,7 +460,7 @@ impl ConnectionSlot {
             _ => false,
         });
         if replaced {
-            *self.truce() = (0, None);
+            *self.inner.truce.lock() = (0, None);
             tracing::debug!("the connection does not answer, and another one does: it is replaced");
             self.push(Push::Disconnected);
             self.is_back();
@@ -534,7 +530,7 @@ impl ConnectionSlot {
     pub(super) fn numbered(&self, number: u64) -> Option<Arc<Connection>> {
         let up = self.up().filter(|live| live.number == number);
         let is_it = |live: &&Arc<Connection>| live.number == number && self.is_present(live);
-        up.or_else(|| self.retired().iter().find(is_it).cloned())
+        up.or_else(|| self.inner.retired.lock().iter().find(is_it).cloned())
     }
 
     /// Sends one command and waits for its answer. `lock` is the lock that it is about, or empty if
@@ -809,7 +805,7 @@ impl ConnectionSlot {
             State::Up(live) if !self.is_present(live) => Some(live.number),
             _ => None,
         };
-        self.retired().retain(|live| self.is_present(live));
+        self.inner.retired.lock().retain(|live| self.is_present(live));
         if let Some(number) = number {
             tracing::debug!("another server has taken over, and the connection to the one before is ended");
             self.end(number, false);
@@ -962,7 +958,7 @@ impl ConnectionSlot {
         });
         self.inner.server.health.tell();
         if !retire {
-            self.retired().retain(|live| live.number != number);
+            self.inner.retired.lock().retain(|live| live.number != number);
         }
         let Some(live) = ended else { return false };
         self.inner.was_down.store(true, Ordering::Release);
@@ -978,7 +974,7 @@ impl ConnectionSlot {
 
     fn keep_for_releases(&self, live: Arc<Connection>) {
         let number = live.number;
-        let mut retired = self.retired();
+        let mut retired = self.inner.retired.lock();
         if retired.len() == RETIRED {
             retired.remove(0);
         }
@@ -989,13 +985,9 @@ impl ConnectionSlot {
         drop(self.host().spawn(async move {
             host.sleep(Timer::LockThread, RETIRED_FOR).await;
             if let Some(slot) = slot.upgrade().map(ConnectionSlot::from) {
-                slot.retired().retain(|live| live.number != number);
+                slot.inner.retired.lock().retain(|live| live.number != number);
             }
         }));
-    }
-
-    fn retired(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Connection>>> {
-        self.inner.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn start(&self) {
@@ -1326,7 +1318,7 @@ impl ConnectionSlot {
         let Purpose::Background { losses, .. } = &self.inner.purpose else {
             return;
         };
-        let receivers = losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let receivers = losses.lock().clone();
         for receiver in receivers {
             receiver(hint.clone());
         }
@@ -1352,7 +1344,7 @@ impl Redial {
         let limit = self.slot.inner.server.time_outs.connect;
         let host = self.slot.host();
         let pause = {
-            let mut pace = self.slot.inner.pace.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pace = self.slot.inner.pace.lock();
             pace.next(host, host.now())
         };
         if !pause.is_zero() {
@@ -1464,7 +1456,7 @@ impl InFlight<'_> {
         let took = Duration::from_nanos(now.saturating_sub(self.sent));
         let is_in_time = took <= self.live.usual() * 2;
         if is_in_time && matches!(self.slot.inner.purpose, Purpose::Background { .. }) {
-            *self.slot.truce() = (0, None);
+            *self.slot.inner.truce.lock() = (0, None);
         }
         self.live.traffic.is_heard(self.sent, now);
     }

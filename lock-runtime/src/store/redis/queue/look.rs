@@ -64,7 +64,7 @@ impl Asked {
                 ended |= self.is_shared && is_news;
             } else if *stands == Value::Int(1) {
                 if !holder.is_empty() {
-                    ticket.state().seen = Some((holder_of(holder), remaining));
+                    ticket.state.lock().seen = Some((holder_of(holder), remaining));
                 }
             } else {
                 ended |= ticket.tell(Word::Lapsed);

@@ -22,13 +22,13 @@ mod shards;
 mod ticket;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use redis::Value;
 use tokio::sync::Notify;
 
-use crate::host::{Backoff, Host, Timer};
+use crate::host::{Backoff, Host, Mutex, Timer};
 use crate::store::redis::connection::{ConnectionSlot, Push, eval_for_lock, failure};
 use crate::store::redis::keyspace::{Keyspace, Wakes, drawing};
 use crate::store::redis::reply::{granted_or_busy, millis};
@@ -133,7 +133,7 @@ impl Queue {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.waiting.lock()
     }
 
     /// Waits in the queue. The requests go out on `commands`, so that the release of a call that is
@@ -259,7 +259,7 @@ impl Queue {
             Attempt::Granted { fence } => Ok(Some(QueueOutcome::Granted { fence, since: sent })),
             Attempt::Busy { holder, remaining } => {
                 request.receipt.answered();
-                let mut state = ticket.state();
+                let mut state = ticket.state.lock();
                 state.joined = true;
                 state.seen = holder.map(|holder| (holder, remaining));
                 drop(state);

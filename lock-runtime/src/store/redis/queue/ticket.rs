@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use atomic_waker::AtomicWaker;
 
 use super::asleep::Handed;
 use super::look::REFRESH_EVERY;
-use crate::host::{Moment, contained};
+use crate::host::{Moment, Mutex, contained};
 use crate::store::holder::Holder;
 use crate::store::{ContentionSlot, HolderValue};
 
@@ -73,7 +73,7 @@ pub(super) struct Ticket {
     pub(super) queue: Arc<str>,
     pub(super) value: HolderValue,
     pub(super) member: String,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     task: AtomicWaker,
 }
 
@@ -112,7 +112,7 @@ impl LocalWaiters {
     /// that their place is lost.
     pub(super) fn asked_about(&mut self) -> Vec<Arc<Ticket>> {
         let is_waiting = |ticket: &&Arc<Ticket>| {
-            let state = ticket.state();
+            let state = ticket.state.lock();
             state.joined && !matches!(state.word, Some(Word::Lapsed | Word::PassedOver))
         };
         if !self.is_shared {
@@ -152,14 +152,10 @@ impl Ticket {
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Gives the waiter a notice. Returns `false` if it has one of this kind, or a more urgent one,
     /// that it has not received yet.
     pub(super) fn tell(&self, word: Word) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let is_news = state.word < Some(word);
         state.word = state.word.max(Some(word));
         drop(state);
@@ -172,20 +168,20 @@ impl Ticket {
     }
 
     pub(super) fn has_a_hint(&self) -> bool {
-        self.state().word == Some(Word::Hint)
+        self.state.lock().word == Some(Word::Hint)
     }
 
     /// Asks the waiter for a sign of life, which its next poll gives; the caller then wakes it. Returns `false`
     /// if it does not wait for a notice, or owes the sign already, whose time then begins anew.
     pub(super) fn ask(&self, now: Moment) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.listens && state.asked.replace(now).is_none()
     }
 
     /// Ends the place of a waiter that has owed a sign of life for so long. Returns `false` if it has not, or
     /// has been handed the lock.
     pub(super) fn pass_over(&self, now: Moment, owed_for: Duration) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let is_asleep = state.asked.is_some_and(|asked| now.since(asked) >= owed_for);
         let ends = is_asleep && state.word < Some(Word::Hint);
         if ends {
@@ -198,7 +194,7 @@ impl Ticket {
     pub(super) async fn word(&self, contention: &ContentionSlot) -> Word {
         poll_fn(|cx| {
             self.task.register(cx.waker());
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if let Some((holder, remaining)) = state.seen.take() {
                 contention.see(holder, remaining);
             }

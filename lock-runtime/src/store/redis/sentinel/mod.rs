@@ -10,7 +10,7 @@ mod url;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
@@ -26,7 +26,7 @@ pub(super) use self::url::SentinelUrl;
 use super::connection::dial::Dial;
 use super::connection::{Board, CurrentMaster, failure};
 use super::settings::TimeOuts;
-use crate::host::{Host, Moment, Timer};
+use crate::host::{Host, Moment, Mutex, Timer};
 use crate::store::StoreError;
 
 /// The pause between two questions while nothing happens.
@@ -138,7 +138,7 @@ impl Inner {
     /// Returns the pause between two questions while something is wrong.
     fn pause(&self) -> Duration {
         let has_found = {
-            let agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
+            let agreement = self.agreement.lock();
             agreement.has_found()
         };
         let pause = if has_found { DOWN } else { UNKNOWN };
@@ -155,7 +155,7 @@ impl Inner {
     ///
     /// Publishes the sentinels' decision while their views are locked, so in order.
     fn learn(&self, sentinel: &str, view: Result<View, Trouble>, question: u64, asked: Moment) -> bool {
-        let mut agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agreement = self.agreement.lock();
         agreement.learn(sentinel, view, question, asked);
         let mut moved = None;
         match agreement.decide() {
@@ -208,7 +208,7 @@ impl Inner {
     fn meet(inner: &Arc<Self>, sentinel: &str, id: Option<String>, others: Vec<(String, ConnectionInfo)>) {
         let mut started = Vec::new();
         let unnamed = {
-            let mut agreement = inner.agreement.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut agreement = inner.agreement.lock();
             let named = others.iter().map(|(id, info)| Other {
                 id: id.clone(),
                 address: info.addr().to_string(),
@@ -226,7 +226,7 @@ impl Inner {
             }
             unnamed
         };
-        let mut learnt = inner.learnt.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut learnt = inner.learnt.lock();
         for sentinel in &unnamed {
             learnt.remove(sentinel);
         }
