@@ -7,12 +7,10 @@ mod value;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
-use std::time::Duration;
 
-use self::reader::{Names, Reader};
+use self::reader::{Names, Reader, Values};
 use crate::error::ConfigError;
-use crate::hold::{HandoverLimits, OnLost};
+use crate::hold::HandoverLimits;
 use crate::host::{self, Backoff};
 use crate::manager::builder::{LEAVE_FREE_EVERY, LEAVE_FREE_PAUSE};
 use crate::manager::{LockManager, LockManagerBuilder, url};
@@ -81,47 +79,6 @@ pub struct Config {
     /// What is wrong with a file.
     #[cfg(feature = "serde")]
     problem: Option<String>,
-}
-
-/// The values that are given.
-#[derive(Clone, Debug, Default)]
-struct Values {
-    prefix: Option<String>,
-    client_name: Option<String>,
-    lease: Option<Duration>,
-    wait: Option<Duration>,
-    at_least: Option<Duration>,
-    renew: Option<bool>,
-    max_renewals: Option<u32>,
-    max_hold: Option<Duration>,
-    reentrant: Option<bool>,
-    lock_delay: Option<Duration>,
-    min_replicas: Option<u32>,
-    fencing: Option<bool>,
-    fair: Option<bool>,
-    pipelined: Option<bool>,
-    on_lost: Option<OnLost>,
-    backoff_base: Option<Duration>,
-    backoff_ceiling: Option<Duration>,
-    handover_passes: Option<u32>,
-    handover_time: Option<Duration>,
-    leave_free_pause: Option<Duration>,
-    leave_free_every: Option<Duration>,
-    skew: Option<Duration>,
-    longest_lease: Option<Duration>,
-    connect_timeout: Option<Duration>,
-    response_timeout: Option<Duration>,
-    shutdown_grace: Option<Duration>,
-    password_file: Option<PathBuf>,
-    sentinel_password_file: Option<PathBuf>,
-    #[cfg(feature = "tls")]
-    root_certificate_file: Option<PathBuf>,
-    #[cfg(feature = "tls")]
-    client_certificate_file: Option<PathBuf>,
-    #[cfg(feature = "tls")]
-    client_key_file: Option<PathBuf>,
-    #[cfg(feature = "legacy-setnx")]
-    legacy_setnx: bool,
 }
 
 /// A URL, whose password is not shown.
@@ -239,7 +196,7 @@ impl Config {
             }
         }
         #[cfg(feature = "legacy-setnx")]
-        if values.legacy_setnx {
+        if values.legacy_setnx == Some(true) {
             builder = builder.legacy_setnx();
         }
         Ok(builder)

@@ -1,9 +1,12 @@
 //! Reads the settings of one source, each by its name.
 
 use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use super::value::{self, BYTE, COUNT, LEASE, NOT_ZERO, SPAN, flag, number, on_lost, time};
-use super::{Config, Url, Values};
+use super::value::{self, BYTE, COUNT, LEASE, NOT_ZERO, SPAN, any, flag, graphic, number, on_lost, time};
+use super::{Config, Url};
+use crate::hold::OnLost;
 
 /// The names by which a source calls the settings.
 #[derive(Clone, Debug, Default)]
@@ -24,46 +27,69 @@ impl Names {
     }
 }
 
-/// The settings that this build of the crate knows.
-pub(super) const SETTINGS: &[&str] = &[
-    "url",
-    "prefix",
-    "client_name",
-    "lease",
-    "wait",
-    "at_least",
-    "renew",
-    "max_renewals",
-    "max_hold",
-    "reentrant",
-    "lock_delay",
-    "min_replicas",
-    "fencing",
-    "fair",
-    "pipelined",
-    "on_lost",
-    "backoff_base",
-    "backoff_ceiling",
-    "handover_passes",
-    "handover_time",
-    "leave_free_pause",
-    "leave_free_every",
-    "skew",
-    "longest_lease",
-    "connect_timeout",
-    "response_timeout",
-    "shutdown_grace",
-    "password_file",
-    "sentinel_password_file",
+/// Defines [`Values`], [`SETTINGS`] and [`Values::set`] by a row for each setting but the URL: its name, its type,
+/// and the function that reads it, with that function's bounds.
+macro_rules! settings {
+    ($($(#[$feature:meta])? $name:ident: $type:ty = $read:ident($($bound:expr)?);)*) => {
+        /// The values that are given.
+        #[derive(Clone, Debug, Default)]
+        pub(super) struct Values {
+            $($(#[$feature])? pub(super) $name: Option<$type>,)*
+        }
+
+        /// The settings that this build of the crate knows.
+        pub(super) const SETTINGS: &[&str] = &["url", $($(#[$feature])? stringify!($name),)*];
+
+        impl Values {
+            fn set(&mut self, setting: &str, text: &str) -> Result<(), String> {
+                match setting {
+                    $($(#[$feature])? _ if setting == stringify!($name) => self.$name = Some($read(text, $($bound)?)?),)*
+                    _ => return Err("it is not known".to_owned()),
+                }
+                Ok(())
+            }
+        }
+    };
+}
+
+settings! {
+    prefix: String = any();
+    client_name: String = graphic();
+    lease: Duration = time(LEASE);
+    wait: Duration = time(SPAN);
+    at_least: Duration = time(SPAN);
+    renew: bool = flag();
+    max_renewals: u32 = number(COUNT);
+    max_hold: Duration = time(NOT_ZERO);
+    reentrant: bool = flag();
+    lock_delay: Duration = time(SPAN);
+    min_replicas: u32 = number(BYTE);
+    fencing: bool = flag();
+    fair: bool = flag();
+    pipelined: bool = flag();
+    on_lost: OnLost = on_lost();
+    backoff_base: Duration = time(SPAN);
+    backoff_ceiling: Duration = time(SPAN);
+    handover_passes: u32 = number(COUNT);
+    handover_time: Duration = time(SPAN);
+    leave_free_pause: Duration = time(SPAN);
+    leave_free_every: Duration = time(SPAN);
+    skew: Duration = time(SPAN);
+    longest_lease: Duration = time(LEASE);
+    connect_timeout: Duration = time(NOT_ZERO);
+    response_timeout: Duration = time(NOT_ZERO);
+    shutdown_grace: Duration = time(SPAN);
+    password_file: PathBuf = any();
+    sentinel_password_file: PathBuf = any();
     #[cfg(feature = "tls")]
-    "root_certificate_file",
+    root_certificate_file: PathBuf = any();
     #[cfg(feature = "tls")]
-    "client_certificate_file",
+    client_certificate_file: PathBuf = any();
     #[cfg(feature = "tls")]
-    "client_key_file",
+    client_key_file: PathBuf = any();
     #[cfg(feature = "legacy-setnx")]
-    "legacy_setnx",
-];
+    legacy_setnx: bool = flag();
+}
 
 /// The settings that a feature adds.
 pub(super) const OF_FEATURES: [(&str, &str); 4] = [
@@ -176,47 +202,11 @@ impl Reader {
     }
 
     fn set(&mut self, setting: &str, text: &str) -> Result<(), String> {
-        let values = &mut self.values;
-        let (whole, text) = (text, text.trim());
         match setting {
-            "url" => text.clone_into(&mut self.url),
-            "prefix" => values.prefix = Some(whole.to_owned()),
-            "client_name" => values.client_name = Some(value::graphic(text)?),
-            "lease" => values.lease = Some(time(text, LEASE)?),
-            "wait" => values.wait = Some(time(text, SPAN)?),
-            "at_least" => values.at_least = Some(time(text, SPAN)?),
-            "renew" => values.renew = Some(flag(text)?),
-            "max_renewals" => values.max_renewals = Some(number(text, COUNT)?),
-            "max_hold" => values.max_hold = Some(time(text, NOT_ZERO)?),
-            "reentrant" => values.reentrant = Some(flag(text)?),
-            "lock_delay" => values.lock_delay = Some(time(text, SPAN)?),
-            "min_replicas" => values.min_replicas = Some(number(text, BYTE)?),
-            "fencing" => values.fencing = Some(flag(text)?),
-            "fair" => values.fair = Some(flag(text)?),
-            "pipelined" => values.pipelined = Some(flag(text)?),
-            "on_lost" => values.on_lost = Some(on_lost(text)?),
-            "backoff_base" => values.backoff_base = Some(time(text, SPAN)?),
-            "backoff_ceiling" => values.backoff_ceiling = Some(time(text, SPAN)?),
-            "handover_passes" => values.handover_passes = Some(number(text, COUNT)?),
-            "handover_time" => values.handover_time = Some(time(text, SPAN)?),
-            "leave_free_pause" => values.leave_free_pause = Some(time(text, SPAN)?),
-            "leave_free_every" => values.leave_free_every = Some(time(text, SPAN)?),
-            "skew" => values.skew = Some(time(text, SPAN)?),
-            "longest_lease" => values.longest_lease = Some(time(text, LEASE)?),
-            "connect_timeout" => values.connect_timeout = Some(time(text, NOT_ZERO)?),
-            "response_timeout" => values.response_timeout = Some(time(text, NOT_ZERO)?),
-            "shutdown_grace" => values.shutdown_grace = Some(time(text, SPAN)?),
-            "password_file" => values.password_file = Some(text.into()),
-            "sentinel_password_file" => values.sentinel_password_file = Some(text.into()),
-            #[cfg(feature = "tls")]
-            "root_certificate_file" => values.root_certificate_file = Some(text.into()),
-            #[cfg(feature = "tls")]
-            "client_certificate_file" => values.client_certificate_file = Some(text.into()),
-            #[cfg(feature = "tls")]
-            "client_key_file" => values.client_key_file = Some(text.into()),
-            #[cfg(feature = "legacy-setnx")]
-            "legacy_setnx" => values.legacy_setnx = flag(text)?,
-            _ => return Err("it is not known".to_owned()),
+            "url" => text.trim().clone_into(&mut self.url),
+            // May begin and end with spaces.
+            "prefix" => self.values.set(setting, text)?,
+            _ => self.values.set(setting, text.trim())?,
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! The values of settings: times, numbers and words.
 
+use std::convert::Infallible;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::hold::OnLost;
@@ -75,6 +77,11 @@ fn may_be_milliseconds(number: u64) -> Option<String> {
     Some(format!(
         "a number is in seconds: write `{number}ms` if milliseconds were meant, `{number}s` if not"
     ))
+}
+
+/// Takes any text.
+pub(super) fn any<T: FromStr<Err = Infallible>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|never| match never {})
 }
 
 /// Reads `true` or `false`.
