@@ -97,6 +97,9 @@ impl Tables {
     }
 
     pub(super) fn renew(&mut self, request: &RenewRequest, now: Moment) -> Ownership {
+        if request.value.is_shared() {
+            return self.renew_shared(request, now);
+        }
         match (self.verdict(&request.key, &request.value, now), request.extend) {
             (Ok(slot), Some(lease)) => {
                 slot.expires = now.after(lease);
@@ -135,6 +138,9 @@ impl Tables {
     }
 
     pub(super) fn fence(&mut self, key: &str, value: &HolderValue, now: Moment) -> Result<Fence, StoreError> {
+        if value.is_shared() {
+            return self.fence_shared(key, value, now);
+        }
         match self.verdict(key, value, now) {
             Ok(_) => self.next_fence().map(Fence::Token),
             Err(verdict) => Ok(Fence::NotOwned(verdict)),

@@ -6,10 +6,7 @@ mod inspect;
 #[cfg(feature = "testing")]
 mod intervene;
 mod multi;
-mod owner;
 mod queue;
-mod read_write;
-mod semaphore;
 mod shared;
 
 use std::collections::HashMap;
@@ -148,16 +145,8 @@ impl LockStore for MemoryStore {
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
         let mut tables = self.tables.lock();
         let now = Self::now();
-        Box::pin(ready(Ok(requests
-            .iter()
-            .map(|request| {
-                if request.value.is_shared() {
-                    tables.renew_shared(request, now)
-                } else {
-                    tables.renew(request, now)
-                }
-            })
-            .collect())))
+        let verdicts = requests.iter().map(|request| tables.renew(request, now));
+        Box::pin(ready(Ok(verdicts.collect())))
     }
 
     /// Any number: what is in memory is lost only together with all that use it.
@@ -176,13 +165,7 @@ impl LockStore for MemoryStore {
     }
 
     fn fence<'a>(&'a self, key: &'a str, value: &'a HolderValue) -> StoreFuture<'a, Fence> {
-        let mut tables = self.tables.lock();
-        let fence = if value.is_shared() {
-            tables.fence_shared(key, value, Self::now())
-        } else {
-            tables.fence(key, value, Self::now())
-        };
-        Box::pin(ready(fence))
+        Box::pin(ready(self.tables.lock().fence(key, value, Self::now())))
     }
 
     fn raise_fence<'a>(

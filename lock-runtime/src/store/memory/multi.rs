@@ -32,11 +32,7 @@ impl Tables {
             }
         }
         let Some((busy, (holder, remaining))) = busy else {
-            let fence = if request.fence {
-                self.next_fence().map(Some)
-            } else {
-                Ok(None)
-            };
+            let fence = request.fence.then(|| self.next_fence()).transpose();
             if fence.is_ok() {
                 for key in request.keys {
                     self.put(key, Slot::new(request.value, now.after(request.ttl)), now);

@@ -67,11 +67,7 @@ impl Tables {
             self.queues.remove(key);
         }
         let (_, ticket) = first?;
-        let fence = if ticket.asked.fence {
-            self.next_fence().map(Some)
-        } else {
-            Ok(None)
-        };
+        let fence = ticket.asked.fence.then(|| self.next_fence()).transpose();
         let handed = fence.inspect(|_| {
             let ends = now.after(claim(ticket.asked.ttl));
             self.put(&ticket.key, Slot::new(&ticket.value, ends), now);
@@ -89,12 +85,7 @@ impl Tables {
             value: ticket.value.clone(),
             extend: Some(ticket.asked.ttl),
         };
-        let verdict = if ticket.value.is_shared() {
-            self.renew_shared(&whole, now)
-        } else {
-            self.renew(&whole, now)
-        };
-        Ok(match verdict {
+        Ok(match self.renew(&whole, now) {
             Ownership::Owned => QueueOutcome::Granted { fence, since },
             Ownership::Gone | Ownership::Foreign => QueueOutcome::Lapsed,
         })

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Tables;
 use super::queue::Ticket;
-use super::{Tables, owner, read_write, semaphore};
 use crate::host::Moment;
 use crate::store::holder::Holder;
 use crate::store::limits::claim;
@@ -15,7 +15,7 @@ use crate::store::{
 };
 
 /// The number of a lock's holders in each mode.
-pub(super) type Tallies = HashMap<LockMode, u32>;
+type Tallies = HashMap<LockMode, u32>;
 
 /// The holders of one lock. A lock without holders has no entry.
 #[derive(Debug, Default)]
@@ -67,11 +67,23 @@ impl Holders {
 /// Returns `true` if the present holders can share the lock with one in this mode.
 fn admits(tallies: &Tallies, mode: &LockMode) -> bool {
     match mode {
-        LockMode::Read => read_write::admits_reader(tallies),
-        LockMode::Exclusive | LockMode::Write => read_write::admits_writer(tallies),
-        LockMode::Semaphore(permits) => semaphore::admits(tallies, u32::from(*permits)),
-        LockMode::Owner(_) => owner::admits(tallies, mode),
+        LockMode::Exclusive | LockMode::Write => tallies.is_empty(),
+        LockMode::Read | LockMode::Owner(_) => tallies.keys().all(|other| other == mode),
+        LockMode::Semaphore(permits) => {
+            // The smallest of all numbers counts. A holder in another mode lets nobody in.
+            let permits = tallies.keys().fold(permits.get(), |fewest, other| match other {
+                LockMode::Semaphore(permits) => fewest.min(permits.get()),
+                _ => 0,
+            });
+            tallies.values().sum::<u32>() < permits
+        }
     }
+}
+
+/// Returns `true` if a holder in this mode may pass the waiters in the queue. It may if its owner has the
+/// lock: otherwise a workflow could wait for itself.
+fn passes(tallies: &Tallies, mode: &LockMode) -> bool {
+    matches!(mode, LockMode::Owner(_)) && tallies.contains_key(mode) && admits(tallies, mode)
 }
 
 /// Returns the value under which a released holder is kept for its minimum hold: a renewal does not
@@ -113,7 +125,7 @@ impl Tables {
 
     fn may_pass(&mut self, key: &str, mode: &LockMode, now: Moment) -> bool {
         let holders = self.holders(key, now);
-        holders.is_some_and(|holders| owner::passes(&holders.tallies, mode))
+        holders.is_some_and(|holders| passes(&holders.tallies, mode))
     }
 
     /// Returns the holder whose lease ends first, and the rest of that lease.
@@ -154,11 +166,7 @@ impl Tables {
         fence: bool,
         now: Moment,
     ) -> Result<Option<FencingToken>, StoreError> {
-        let token = if fence {
-            Some(self.token_for(key, value.mode())?)
-        } else {
-            None
-        };
+        let token = fence.then(|| self.token_for(key, value.mode())).transpose()?;
         self.sweep_shared(now);
         let holders = self.shared.entry(Arc::clone(key)).or_default();
         holders.put(value.text(), value.mode(), now.after(lease));
@@ -184,8 +192,11 @@ impl Tables {
     fn passing(&mut self, key: &str, now: Moment) -> Vec<u64> {
         let holders = self.holders(key, now);
         let mode = holders.and_then(|holders| {
-            let passes = |mode: &&LockMode| owner::passes(&holders.tallies, mode);
-            holders.tallies.keys().find(passes).cloned()
+            holders
+                .tallies
+                .keys()
+                .find(|mode| passes(&holders.tallies, mode))
+                .cloned()
         });
         let (Some(mode), Some(queue)) = (mode, self.shared_queues.get(key)) else {
             return Vec::new();
