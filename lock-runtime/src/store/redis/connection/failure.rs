@@ -67,7 +67,8 @@ const LOOK_THERE: &str = "check that a server is up behind this address, that it
 
 /// The reason why no connection was made, where this process knows it better than the system. It
 /// travels in a [`RedisError`], where [`sort`] finds it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{text}")]
 pub(super) struct Reason {
     text: Cow<'static, str>,
     advice: &'static str,
@@ -127,30 +128,11 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl Error for Reason {}
-
 /// An error with the reason as its source: an `io::Error` passes on the source of the error that it
 /// contains, and not that error itself.
-#[derive(Debug)]
-struct Carried(Reason);
-
-impl fmt::Display for Carried {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Error for Carried {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.0)
-    }
-}
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Carried(#[source] Reason);
 
 impl From<Reason> for RedisError {
     fn from(reason: Reason) -> Self {
@@ -217,7 +199,8 @@ impl fmt::Display for Address {
 }
 
 /// The cause of an error that the store acts on.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
 struct Answer {
     text: String,
     meaning: Meaning,
@@ -232,14 +215,6 @@ enum Meaning {
     /// The server takes no writes for now.
     NotWritten,
 }
-
-impl fmt::Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl Error for Answer {}
 
 fn meaning(error: &StoreError) -> Option<&Meaning> {
     let cause: &(dyn Error + 'static) = error.cause();
