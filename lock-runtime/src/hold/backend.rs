@@ -130,21 +130,14 @@ impl Backend {
     }
 }
 
-/// The failures of renewals and checks, logged once until the store answers again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Failing {
-    /// The store is not reached or does not answer, or refuses a check for the moment.
-    Passing,
-    /// The store refuses renewals, or anything for a lasting reason, such as a command that its user is not
-    /// allowed.
-    Refused,
-}
-
-/// The failures at some lanes: the worst of an outage, and the time of the last one.
-#[derive(Clone, Copy, Debug)]
+/// The failures of renewals and checks at some lanes in one outage, logged once until the store answers again.
+#[derive(Debug)]
 struct Failure {
-    failing: Failing,
+    /// The time of the last one.
     at: Moment,
+    /// `true` if the store has refused renewals, or anything for a lasting reason, such as a command that its user
+    /// is not allowed. Otherwise it was not reached or did not answer, or refused a check for the moment.
+    is_refused: bool,
 }
 
 /// The time without a failure after which the next one is logged as that of another outage. The locks of the last
@@ -161,33 +154,22 @@ impl Backend {
         renews: bool,
         locks: impl FnOnce() -> usize,
     ) {
-        let failing = if error.is_permanent() || renews && error.is_answer() {
-            Failing::Refused
-        } else {
-            Failing::Passing
-        };
+        let is_refused = error.is_permanent() || renews && error.is_answer();
         let now = self.now();
         {
             let mut known = self.failing.lock();
             let before = known.get(&lanes).filter(|last| now.since(last.at) < OUTAGE_IS_OVER);
-            let before = before.map(|last| last.failing);
-            let worst = before.map_or(failing, |before| before.max(failing));
-            known.insert(
-                lanes,
-                Failure {
-                    failing: worst,
-                    at: now,
-                },
-            );
-            if before == Some(worst) {
+            let before = before.map(|last| last.is_refused);
+            let is_refused = is_refused || before == Some(true);
+            known.insert(lanes, Failure { at: now, is_refused });
+            if before == Some(is_refused) {
                 return;
             }
         }
-        match failing {
-            Failing::Passing => tracing::debug!(%error, "renewal failed, trying again until the deadline"),
-            Failing::Refused => {
-                tracing::warn!(store = %self.url, %error, locks = locks(), "the store refuses to renew locks");
-            }
+        if is_refused {
+            tracing::warn!(store = %self.url, %error, locks = locks(), "the store refuses to renew locks");
+        } else {
+            tracing::debug!(%error, "renewal failed, trying again until the deadline");
         }
     }
 
@@ -195,12 +177,12 @@ impl Backend {
     /// store that refuses renewals may permit checks. Must not be called while a lock is held.
     pub(super) fn has_answered(&self, lanes: &[Lane], has_renewed: bool) {
         let mut failing = self.failing.lock();
-        let before = failing.get(lanes).map(|last| last.failing);
-        if before == Some(Failing::Passing) || has_renewed {
+        let before = failing.get(lanes).map(|last| last.is_refused);
+        if before == Some(false) || has_renewed {
             failing.remove(lanes);
         }
         drop(failing);
-        if before == Some(Failing::Refused) && has_renewed {
+        if before == Some(true) && has_renewed {
             tracing::info!(store = %self.url, "the store renews locks again");
         }
     }
