@@ -8,7 +8,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::acquire::offer::Sign;
 use crate::hold::guard::Guard;
 use crate::hold::upkeep::{Stake, Watchdog};
 use crate::hold::{Backend, Keeper, LineKey};
-use crate::host::{Moment, Sharded, Timer};
+use crate::host::{Moment, Mutex, Sharded, Timer};
 use crate::store::abandon::UNDER_WAY;
 use crate::store::responder::{Answer, Receive};
 use crate::store::{Attempt, Receipt, StoreError, StoreFuture};
@@ -91,14 +91,10 @@ impl Caller {
         &self.receipt
     }
 
-    fn at_stake(&self) -> MutexGuard<'_, Option<AtStake>> {
-        self.stake.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Begins an attempt. From here on a grant belongs to the call only if the call
     /// [claims](Self::claim) it.
     pub(super) fn begin(&self, stake: Stake) {
-        let mut mine = self.at_stake();
+        let mut mine = self.stake.lock();
         // Reset while `stake` is locked, since `take_back` reads the receipt under the same lock.
         self.receipt.begin();
         *mine = Some(AtStake {
@@ -110,34 +106,30 @@ impl Caller {
 
     /// Makes the grant of an attempt the call's own. Returns `false` if it has been or will be taken back.
     pub(super) fn claim(&self) -> bool {
-        let mut mine = self.at_stake();
+        let mut mine = self.stake.lock();
         let mine = mine.as_mut().filter(|mine| mine.taken_back.is_none());
         mine.is_some_and(|mine| !std::mem::replace(&mut mine.is_claimed, true))
     }
 
     /// Ends an attempt. Returns what was at stake.
     pub(super) fn end(&self) -> Option<Stake> {
-        Some(self.at_stake().take()?.stake)
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Option<Box<Guard>>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        Some(self.stake.lock().take()?.stake)
     }
 
     /// Keeps a lock that the call waits to use. From here on it belongs to the call only if the call
     /// [claims](Self::claim_kept) it.
     pub(super) fn keep(&self, guard: Guard) {
-        *self.kept() = Some(Box::new(guard));
+        *self.kept.lock() = Some(Box::new(guard));
     }
 
     /// Returns that lock, or `None` if the call was not polled and has lost it.
     pub(super) fn claim_kept(&self) -> Option<Box<Guard>> {
-        self.kept().take()
+        self.kept.lock().take()
     }
 
     /// Returns `true` while the call has, or may be granted, a lock.
     fn may_have_a_lock(&self) -> bool {
-        self.receipt.may_grant() || self.kept().is_some()
+        self.receipt.may_grant() || self.kept.lock().is_some()
     }
 
     /// Gives back the lock that the call waits to use, if the call has been asleep for as long as it
@@ -155,7 +147,7 @@ impl Caller {
         let losses = self.losses.load(Ordering::Relaxed).min(8);
         let limit = CLAIMS_WITHIN.saturating_mul(1 << losses).min(CLAIMS_WITHIN_AT_LAST);
         let stake = {
-            let mut mine = self.at_stake();
+            let mut mine = self.stake.lock();
             // Checked while `stake` is locked: the call may have been polled meanwhile, and have
             // begun another attempt.
             let is_asleep = self.sign.owed_for(now).is_some_and(|asleep| asleep >= limit);
@@ -287,7 +279,7 @@ impl Ahead {
 
 impl fmt::Debug for Callers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let listed: usize = self.lists.iter().map(|list| locked(list).listed.len()).sum();
+        let listed: usize = self.lists.iter().map(|list| list.lock().listed.len()).sum();
         f.debug_tuple("Callers").field(&listed).finish()
     }
 }
@@ -302,7 +294,7 @@ impl Callers {
     }
 
     fn list(&self, number: usize) -> MutexGuard<'_, List> {
-        locked(self.lists.at(number))
+        self.lists.at(number).lock()
     }
 
     /// Checks that the calls of a list which block others are polled. Returns `false` if there are none to
@@ -354,10 +346,6 @@ impl Callers {
         }
         true
     }
-}
-
-fn locked(list: &Mutex<List>) -> MutexGuard<'_, List> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A call that asks the store, from its first question to its last answer.
@@ -464,7 +452,7 @@ mod tests {
     }
 
     fn is_taken_back(caller: &Caller) -> bool {
-        let stake = caller.at_stake();
+        let stake = caller.stake.lock();
         stake.as_ref().is_some_and(|stake| stake.taken_back.is_some())
     }
 

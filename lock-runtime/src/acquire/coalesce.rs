@@ -16,7 +16,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::acquire::shared::Shared;
 use crate::error::LockError;
 use crate::hold::call_tree::{self, Relation};
 use crate::hold::{Hold, LockOptions};
-use crate::host::{Host, Moment};
+use crate::host::{Host, Moment, Mutex};
 use crate::key::{CallSite, Keys, Names};
 use crate::stats::Event;
 use crate::store::LockMode;
@@ -120,7 +120,7 @@ impl Follower {
 
 impl Flights {
     fn flights(&self) -> MutexGuard<'_, HashMap<Arc<Flight>, Party>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Takes the lead from a call that is no longer polled, if others follow. The first of them to

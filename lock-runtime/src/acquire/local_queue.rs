@@ -14,7 +14,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, btree_map};
 use std::future::poll_fn;
 use std::hash::BuildHasherDefault;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::acquire::callers::{Ahead, Places};
 use crate::acquire::offer::{Offer, Sign, TakenBack};
 use crate::hold::upkeep::Watchdog;
 use crate::hold::{Backend, Hold, Known, LineKey, LocalQueues, LockOptions, QueueHead, Tenure};
-use crate::host::{Host, Moment};
+use crate::host::{Host, Moment, Mutex};
 use crate::store::holder::Holder;
 use crate::store::{LeaveFree, StoreError};
 
@@ -334,7 +334,7 @@ impl Lines {
         // By other bits of the hash than those by which a map finds its entries.
         #[allow(clippy::cast_possible_truncation)] // the rest is less than 32
         let shard = &self.shards[(key.hash >> 40) as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        shard.lock()
     }
 
     /// Takes back a turn on offer if its call has not been polled since the last sweep. Returns

@@ -4,13 +4,12 @@
 //! not accepted goes elsewhere, and so does one whose call has left.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 use std::time::Duration;
 
 use atomic_waker::AtomicWaker;
 
-use crate::host::{Moment, contained};
+use crate::host::{Moment, Mutex, contained};
 
 /// A call's sign of life, and its task.
 ///
@@ -111,13 +110,9 @@ impl<T> Default for Offer<T> {
 }
 
 impl<T> Offer<T> {
-    fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Offers something; the caller then wakes the call. If the call has left, the offer is dropped.
     pub(super) fn make(&self, offered: T) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if matches!(*state, State::Over) {
             drop(state);
             drop(offered);
@@ -128,12 +123,12 @@ impl<T> Offer<T> {
 
     /// Returns `true` if the call has accepted what it waited for, or has left.
     pub(super) fn is_over(&self) -> bool {
-        matches!(*self.state(), State::Over)
+        matches!(*self.0.lock(), State::Over)
     }
 
     /// Looks at what is offered.
     pub(super) fn look<R>(&self, look: impl FnOnce(&T) -> R) -> Option<R> {
-        match &*self.state() {
+        match &*self.0.lock() {
             State::Made(offered) => Some(look(offered)),
             State::Open | State::Over => None,
         }
@@ -141,7 +136,7 @@ impl<T> Offer<T> {
 
     /// Accepts what is offered, if it is the right thing.
     pub(super) fn accept_if(&self, is_right: impl FnOnce(&T) -> bool) -> Option<T> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         match std::mem::replace(&mut *state, State::Over) {
             State::Made(offered) if is_right(&offered) => Some(offered),
             other => {
@@ -153,7 +148,7 @@ impl<T> Offer<T> {
 
     /// Takes back what is offered, if the call is asleep, which is asked while it cannot accept.
     pub(super) fn take_back_if(&self, is_asleep: impl FnOnce(&T) -> bool) -> TakenBack<T> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         match std::mem::replace(&mut *state, State::Open) {
             State::Open => TakenBack::NotMade,
             State::Made(offered) if is_asleep(&offered) => TakenBack::Yes(offered),
@@ -170,7 +165,7 @@ impl<T> Offer<T> {
 
     /// Ends the wait. Returns what was offered at the last moment.
     pub(super) fn close(&self) -> Option<T> {
-        match std::mem::replace(&mut *self.state(), State::Over) {
+        match std::mem::replace(&mut *self.0.lock(), State::Over) {
             State::Made(offered) => Some(offered),
             State::Open | State::Over => None,
         }
