@@ -73,19 +73,6 @@ pub struct Stats {
     pub overruns: u64,
 }
 
-impl Stats {
-    /// Returns all but the time, each with its name.
-    fn numbers(&self) -> [(&'static str, u64); 15] {
-        macro_rules! named {
-            ($($field:ident)*) => { [$((stringify!($field), self.$field)),*] };
-        }
-        named!(
-            held waiting acquired passed coalesced busy store_failures renewals lost_expired lost_taken lost_deleted
-            lost_unreachable unconfirmed hung overruns
-        )
-    }
-}
-
 /// Writes one line for a log, `waited=1.5s held=1 waiting=0 …`, with each field's name.
 ///
 /// ```
@@ -109,28 +96,44 @@ impl fmt::Display for Stats {
 #[derive(Debug, Default)]
 pub(crate) struct Counters(Sharded<Shard>);
 
-/// What some threads have counted. A gauge that another thread has counted down wraps around.
-#[derive(Debug, Default)]
-struct Shard {
-    held: AtomicU64,
-    waiting: AtomicU64,
-    /// Those of the waiting calls that wait for the result of another one.
-    following: AtomicU64,
-    /// In microseconds: nanoseconds would overflow within three weeks while 10,000 calls wait.
-    waited: AtomicU64,
-    acquired: AtomicU64,
-    passed: AtomicU64,
-    coalesced: AtomicU64,
-    busy: AtomicU64,
-    store_failures: AtomicU64,
-    renewals: AtomicU64,
-    lost_expired: AtomicU64,
-    lost_taken: AtomicU64,
-    lost_deleted: AtomicU64,
-    lost_unreachable: AtomicU64,
-    unconfirmed: AtomicU64,
-    hung: AtomicU64,
-    overruns: AtomicU64,
+/// Defines what depends on the names of the counters.
+macro_rules! counters {
+    ($($counter:ident)*) => {
+        /// What some threads have counted. A gauge that another thread has counted down wraps around.
+        #[derive(Debug, Default)]
+        struct Shard {
+            held: AtomicU64,
+            waiting: AtomicU64,
+            /// Those of the waiting calls that wait for the result of another one.
+            following: AtomicU64,
+            /// In microseconds: nanoseconds would overflow within three weeks while 10,000 calls wait.
+            waited: AtomicU64,
+            $($counter: AtomicU64,)*
+        }
+
+        impl Counters {
+            pub(crate) fn read(&self) -> Stats {
+                Stats {
+                    held: self.gauge(|shard| &shard.held),
+                    waiting: self.gauge(|shard| &shard.waiting),
+                    waited: Duration::from_micros(self.sum(|shard| &shard.waited)),
+                    $($counter: self.sum(|shard| &shard.$counter),)*
+                }
+            }
+        }
+
+        impl Stats {
+            /// Returns all but the time, each with its name.
+            fn numbers(&self) -> Vec<(&'static str, u64)> {
+                vec![("held", self.held), ("waiting", self.waiting), $((stringify!($counter), self.$counter),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    acquired passed coalesced busy store_failures renewals lost_expired lost_taken lost_deleted lost_unreachable unconfirmed
+    hung overruns
 }
 
 /// An event that a counter counts.
@@ -242,28 +245,6 @@ impl Counters {
     /// another one since.
     fn gauge(&self, gauge: fn(&Shard) -> &AtomicU64) -> u64 {
         self.sum(gauge).cast_signed().max(0).cast_unsigned()
-    }
-
-    pub(crate) fn read(&self) -> Stats {
-        let read = |counter| self.sum(counter);
-        Stats {
-            held: self.gauge(|shard| &shard.held),
-            waiting: self.gauge(|shard| &shard.waiting),
-            waited: Duration::from_micros(read(|shard| &shard.waited)),
-            acquired: read(|shard| &shard.acquired),
-            passed: read(|shard| &shard.passed),
-            coalesced: read(|shard| &shard.coalesced),
-            busy: read(|shard| &shard.busy),
-            store_failures: read(|shard| &shard.store_failures),
-            renewals: read(|shard| &shard.renewals),
-            lost_expired: read(|shard| &shard.lost_expired),
-            lost_taken: read(|shard| &shard.lost_taken),
-            lost_deleted: read(|shard| &shard.lost_deleted),
-            lost_unreachable: read(|shard| &shard.lost_unreachable),
-            unconfirmed: read(|shard| &shard.unconfirmed),
-            hung: read(|shard| &shard.hung),
-            overruns: read(|shard| &shard.overruns),
-        }
     }
 }
 
