@@ -41,26 +41,23 @@ impl Pace {
 
     /// Returns the watchdog for a lock taken now, and the timer for waits.
     pub(crate) fn now(&self, host: &Host) -> (Arc<Watchdog>, Timer) {
-        match self {
-            Self::Virtual { paused, .. }
-                if Timer::of_tokio() == Timer::Caller
-                    && let Some(runtime) = host.runtime() =>
-            {
-                // Each runtime has a paused clock of its own, and therefore a watchdog of its own.
-                let runtime = runtime.id();
-                let mut paused = paused.lock();
-                let known = paused.iter().position(|(id, _)| *id == runtime);
-                let at = known.unwrap_or_else(|| {
-                    paused.retain(|(_, watchdog)| !watchdog.is_idle());
-                    paused.push((runtime, Watchdog::new(Arc::new(TokioClock), Timer::Caller)));
-                    paused.len() - 1
-                });
-                (Arc::clone(&paused[at].1), Timer::Caller)
-            }
-            Self::LockThread(watchdog) | Self::Virtual { running: watchdog, .. } => {
-                (Arc::clone(watchdog), Timer::LockThread)
-            }
+        let (Self::LockThread(running) | Self::Virtual { running, .. }) = self;
+        if let Self::Virtual { paused, .. } = self
+            && Timer::of_tokio() == Timer::Caller
+            && let Some(runtime) = host.runtime()
+        {
+            // Each runtime has a paused clock of its own, and therefore a watchdog of its own.
+            let runtime = runtime.id();
+            let mut paused = paused.lock();
+            let known = paused.iter().position(|(id, _)| *id == runtime);
+            let at = known.unwrap_or_else(|| {
+                paused.retain(|(_, watchdog)| !watchdog.is_idle());
+                paused.push((runtime, Watchdog::new(Arc::new(TokioClock), Timer::Caller)));
+                paused.len() - 1
+            });
+            return (Arc::clone(&paused[at].1), Timer::Caller);
         }
+        (Arc::clone(running), Timer::LockThread)
     }
 
     /// Lets the store of `backend` report losses to the watchdogs, if it can.
