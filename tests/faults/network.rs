@@ -257,14 +257,22 @@ fn a_runtime_that_is_driven_per_job_sees_that_the_server_has_ended_its_idle_conn
     let server = Server::start();
     let runtime = runtime_of_jobs();
     let locks = runtime.block_on(connected(&server.url()));
-    // From 50 ms without an answer on, a call looks.
+    // From 50 ms on, a call looks.
     let idle = || {
         server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
         std::thread::sleep(Duration::from_millis(60));
     };
-    for _ in 0..5 {
+    for round in 0..6 {
         idle();
-        let guard = runtime.block_on(locks.lock("job").lease(LONG).try_acquire()).unwrap();
+        let request = locks.lock("job").lease(LONG);
+        let guard = runtime.block_on(async {
+            if round % 2 == 1 {
+                request.acquire().await
+            } else {
+                request.try_acquire().await
+            }
+        });
+        let guard = guard.unwrap();
         idle();
         assert!(runtime.block_on(locks.inspect("job")).unwrap().is_some());
         idle();

@@ -72,3 +72,12 @@ plant hangs-after-standing-still lock-runtime/src/store/redis/connection/slot.rs
     'drop(second.take()),' \
     promises freezing::a_connection_that_hangs_while_the_runtime_stands_still_is_made_anew_soon_after \
     'a call waited for a connection from before'
+
+plant reads-first-in-the-call lock-runtime/src/store/redis/connection/runtime_connections.rs \
+    'let way = if is_busy || slot.may_have_ended(&live) {' \
+    'if slot.may_have_ended(&live) {
+                return None;
+            }
+            let way = if is_busy {' \
+    promises freezing::a_release_on_a_quiet_connection_is_sent_though_its_call_is_polled_no_more \
+    'the release is not sent'

@@ -159,3 +159,9 @@ plant counted-as-held-for-ever lock-runtime/src/store/abandon.rs \
     'if now >= self.until {' \
     promises outages::a_shutdown_waits_for_a_lock_that_was_handed_over_no_longer_than_its_lease \
     'the shutdown took'
+
+plant sent-on-an-ended-connection lock-runtime/src/store/redis/connection/batcher.rs \
+    'self.has_ended = !(self.link.is_in_use)();' \
+    'self.has_ended = false;' \
+    faults network::a_runtime_that_is_driven_per_job_sees_that_the_server_has_ended_its_idle_connection \
+    'broken pipe'

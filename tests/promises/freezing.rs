@@ -627,3 +627,17 @@ async fn a_release_that_stands_still_before_it_is_sent_holds_up_no_call_of_its_p
     next.expect("it is held up").unwrap().release().await.unwrap();
     drop(release);
 }
+
+/// Its connection has been quiet, so that its runtime first reads what has arrived on it.
+#[tokio::test]
+async fn a_release_on_a_quiet_connection_is_sent_though_its_call_is_polled_no_more() {
+    let server = Server::start();
+    let (ours, theirs) = (manager(&server), manager(&server));
+    let guard = ours.lock("k").acquire().await.unwrap();
+    // From 50 ms on, the connection may have ended unseen.
+    std::thread::sleep(Duration::from_millis(60));
+    let release = parked(guard.release());
+    let next = timeout(SOON, theirs.lock("k").acquire()).await;
+    next.expect("the release is not sent").unwrap().release().await.unwrap();
+    release.await.unwrap();
+}

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
@@ -19,8 +19,8 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::host::{Host, Mutex, Sleep, Timer};
-use crate::store::redis::connection::failure::{self, sort};
+use crate::host::{Host, Mutex, Sleep, Timer, read_what_has_arrived};
+use crate::store::redis::connection::failure::{self, Reason, sort};
 use crate::store::redis::connection::traffic::Traffic;
 use crate::store::redis::keyspace::{Beside, Keyspace};
 use crate::store::redis::reply::{attempt, millis, taken_once};
@@ -550,6 +550,8 @@ pub(super) fn start(
         pass_over: None,
         last: 0,
         has_yielded: false,
+        reading: None,
+        has_ended: false,
     };
     let over = {
         let host = host.clone();
@@ -580,10 +582,14 @@ pub(super) struct Link {
     pub(super) flags: bool,
     /// `true` if the runtime has threads of its own.
     pub(super) has_threads: bool,
+    /// `true` if only threads inside `block_on` look at its socket.
+    pub(super) may_end_unseen: bool,
     pub(super) names: Arc<Keyspace>,
     pub(super) traffic: Arc<Traffic>,
     /// Returns `true` until another server has taken over.
     pub(super) is_present: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Returns `false` once the connection has been seen to end.
+    pub(super) is_in_use: Box<dyn Fn() -> bool + Send + Sync>,
     /// Stops using the connection, which has broken.
     pub(super) end: Box<dyn Fn() + Send + Sync>,
 }
@@ -625,6 +631,10 @@ struct Batcher {
     last: usize,
     /// `true` if the batcher has let other tasks come first, and has sent no batch since.
     has_yielded: bool,
+    /// Set while the runtime reads what has arrived, before the next batch.
+    reading: Option<Sending>,
+    /// `true` if the connection had ended by then.
+    has_ended: bool,
 }
 
 impl Batcher {
@@ -661,6 +671,7 @@ impl Batcher {
             if self.under_way.len() >= UNDER_WAY {
                 return Poll::Pending;
             }
+            ready!(self.read_first(cx));
             if self.last >= FEW && self.load.queued.load(Ordering::Acquire) > 0 && !self.has_yielded {
                 self.has_yielded = true;
                 cx.waker().wake_by_ref();
@@ -671,9 +682,39 @@ impl Batcher {
             match ops.poll_recv_many(cx, together, most.clamp(FEW, TOGETHER)) {
                 Poll::Ready(0) if self.under_way.is_empty() => return Poll::Ready(()),
                 Poll::Ready(0) | Poll::Pending => return Poll::Pending,
+                Poll::Ready(_) if self.has_ended => self.refuse(together),
                 Poll::Ready(_) => self.send(together, cx),
             }
         }
+    }
+
+    /// Before a batch, lets the runtime read what has arrived on a connection that may have ended unseen.
+    fn read_first(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Link { traffic, host, .. } = &*self.link;
+        let begins = self.reading.is_none()
+            && self.link.may_end_unseen
+            && self.load.queued.load(Ordering::Acquire) > 0
+            && traffic.is_quiet(host.now());
+        if begins {
+            self.reading = Some(Box::pin(read_what_has_arrived()));
+        }
+        if let Some(reading) = &mut self.reading {
+            ready!(reading.as_mut().poll(cx));
+            self.reading = None;
+            self.has_ended = !(self.link.is_in_use)();
+            self.has_yielded = true;
+        }
+        Poll::Ready(())
+    }
+
+    /// Answers that these operations were not sent, and leaves the vector empty with its capacity.
+    fn refuse(&self, ops: &mut Vec<Op>) {
+        let count = ops.len();
+        for Op { reply, .. } in ops.drain(..) {
+            let ended = Reason::passing("the connection had ended before the command was sent", "try again");
+            reply.give(Err(ended.into()));
+        }
+        self.load.queued.fetch_sub(count, Ordering::AcqRel);
     }
 
     /// Wakes further callers for unused room, a while after the first ones.

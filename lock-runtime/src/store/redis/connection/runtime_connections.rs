@@ -16,7 +16,7 @@ use crate::store::{Limited, Receipt, ReleaseRequest, StoreError, StoreFuture};
 
 /// The way of a command to the server.
 pub(in crate::store::redis) enum Way {
-    /// Through the batcher of the connection, which is about to send many commands.
+    /// Through the batcher of the connection, which is about to send many commands, or reads first.
     InBatch(Arc<Connection>),
     ByItself(ConnectionSlot, Arc<Connection>),
 }
@@ -251,11 +251,11 @@ impl RuntimeConnections {
     /// once.
     pub(in crate::store::redis) fn way(&self, what: Limited) -> Option<Way> {
         self.look_at_this_runtimes(|slot| {
-            let is_usable = |live: &Arc<_>| !self.is_asking && !slot.may_have_ended(live);
-            let live = slot.up().filter(is_usable)?;
+            let live = slot.up().filter(|_| !self.is_asking)?;
             let batcher = live.batcher.as_ref()?;
             let (is_busy, is_ready) = (batcher.is_busy(), batcher.is_ready(what));
-            let way = if is_busy {
+            // The batcher first lets the runtime read, and sends the command though its call is polled no more.
+            let way = if is_busy || slot.may_have_ended(&live) {
                 Way::InBatch(live)
             } else {
                 Way::ByItself(slot.clone(), live)

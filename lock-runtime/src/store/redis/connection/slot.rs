@@ -57,10 +57,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const STEADY: Duration = Duration::from_secs(1);
 
-/// The time without an answer after which a call first lets its runtime read what has arrived: a
-/// runtime that is driven only now and then has not seen yet that the server ended the connection.
-const UNSEEN: Duration = Duration::from_millis(50);
-
 /// The lateness of a time-out from which on the runtime has stood still, rather than waited.
 const LATE: Duration = Duration::from_millis(100);
 
@@ -384,11 +380,14 @@ impl ConnectionSlot {
     }
 
     /// Returns `true` if the connection may have ended without the runtime of this slot, which drives
-    /// it, having seen that: nobody may have run a runtime without threads of its own.
+    /// it, having seen that.
     pub(super) fn may_have_ended(&self, live: &Connection) -> bool {
-        let has_no_threads = self.inner.home.as_ref().is_some_and(Runtime::has_no_threads);
-        let quiet = || self.host().now().as_nanos().saturating_sub(live.heard());
-        has_no_threads && Duration::from_nanos(quiet()) >= UNSEEN
+        self.may_end_unseen() && live.traffic.is_quiet(self.host().now())
+    }
+
+    /// Returns `true` if the runtime of this slot has no threads of its own, so that nobody may run it.
+    fn may_end_unseen(&self) -> bool {
+        self.inner.home.as_ref().is_some_and(Runtime::has_no_threads)
     }
 
     /// Returns the connection, retrying until there is one.
@@ -1250,14 +1249,20 @@ impl ConnectionSlot {
     ) -> Sender {
         let (present, followed) = (Arc::clone(&self.inner.server), Arc::clone(&self.inner.server));
         let slot = Arc::downgrade(&self.inner);
+        let used = Weak::clone(&slot);
         let link = batcher::Link {
             host: self.host().clone(),
             connection,
             flags: server.is_7,
             has_threads: self.inner.home.as_ref().is_some_and(|home| !home.has_no_threads()),
+            may_end_unseen: self.may_end_unseen(),
             names: Arc::clone(&self.inner.names),
             traffic: Arc::clone(traffic),
             is_present: Box::new(move || present.place.generation() == generation),
+            is_in_use: Box::new(move || {
+                used.upgrade()
+                    .is_some_and(|used| Self::from(used).numbered(number).is_some())
+            }),
             end: Box::new(move || {
                 if let Some(slot) = slot.upgrade().map(Self::from) {
                     slot.end(number, false);

@@ -3,6 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::host::Moment;
+
+/// The time without traffic after which a runtime first reads what has arrived: one that is driven
+/// only now and then has not seen yet that the server ended the connection.
+const UNSEEN: Duration = Duration::from_millis(50);
+
 /// The times of a connection's commands and answers, in nanoseconds of the host's clock, or 0 for never.
 #[derive(Default)]
 pub(super) struct Traffic {
@@ -28,6 +34,12 @@ impl Traffic {
 
     pub(super) fn heard(&self) -> u64 {
         self.heard.load(Ordering::Relaxed)
+    }
+
+    /// Returns `true` if the connection has not been used for so long that its end may be unseen.
+    pub(super) fn is_quiet(&self, now: Moment) -> bool {
+        let used = self.heard().max(self.asked());
+        Duration::from_nanos(now.as_nanos().saturating_sub(used)) >= UNSEEN
     }
 
     pub(super) fn asked(&self) -> u64 {
@@ -66,5 +78,23 @@ impl Traffic {
             Ok(_) => sent,
             Err(earlier) => earlier,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a slow line, calls would otherwise each wait for the answer to the one before.
+    #[test]
+    fn a_connection_is_quiet_once_nothing_was_asked_and_nothing_heard() {
+        let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
+        let traffic = Traffic::new(at(1_000).as_nanos(), 0);
+        let is_quiet = |ms| traffic.is_quiet(at(ms));
+        assert!(!is_quiet(1_049) && is_quiet(1_050));
+        traffic.asks(at(1_200).as_nanos());
+        assert!(!is_quiet(1_249) && is_quiet(1_250));
+        traffic.is_heard(at(1_200).as_nanos(), at(1_300).as_nanos());
+        assert!(!is_quiet(1_349) && is_quiet(1_350));
     }
 }
