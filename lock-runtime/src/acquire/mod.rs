@@ -505,8 +505,8 @@ mod tests {
     use std::time::Duration;
 
     use crate::store::{
-        AcquireRequest, Attempt, Dispatch, Fence, FencingToken, HolderValue, LockStore, Ownership, ReleaseRequest,
-        RenewRequest, Responder, StoreError, StoreFuture,
+        AcquireRequest, Attempt, Dispatch, Fence, FencingToken, HolderValue, LockStore, LossReceiver, Ownership,
+        ReleaseRequest, RenewRequest, Responder, StoreError, StoreFuture,
     };
     use crate::{ConfigError, LockManager};
 
@@ -556,6 +556,10 @@ mod tests {
             Box::pin(ready(Ok(vec![Ownership::Owned; requests.len()])))
         }
 
+        fn report_losses(&self, _: LossReceiver) -> bool {
+            true
+        }
+
         fn release<'a>(&'a self, _: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
             Box::pin(ready(Ok(Ownership::Owned)))
         }
@@ -589,6 +593,28 @@ mod tests {
             let usual = locks.shared().backend.access.usual_round_trip();
             assert!(usual >= ROUND_TRIP, "{usual:?} for {keys:?}");
         }
+        Ok(())
+    }
+
+    /// The first request for a lock may wait for its connection.
+    #[tokio::test]
+    async fn a_check_that_is_answered_sooner_shortens_the_usual_round_trip() -> Result<(), Box<dyn std::error::Error>> {
+        let store = Scripted::new(|_| {
+            Box::pin(async {
+                tokio::time::sleep(ROUND_TRIP).await;
+                Ok(Attempt::Granted { fence: None })
+            })
+        });
+        let locks = LockManager::builder("connecting").with_store(store).build()?;
+        let held = locks.lock("k").acquire().await?;
+        let usual = || locks.shared().backend.access.usual_round_trip();
+        let shorter = async {
+            while usual() >= ROUND_TRIP {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), shorter).await?;
+        held.release().await?;
         Ok(())
     }
 

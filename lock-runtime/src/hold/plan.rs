@@ -21,8 +21,8 @@ pub(super) struct Plan {
     pub(super) restores: bool,
     /// The time at which the last check or renewal was queued for sending.
     pub(super) checked_at: Option<Moment>,
-    /// `true` while the lock is in its server's queue or in a batch under way.
-    pub(super) in_flight: bool,
+    /// The requests in batches under way.
+    pub(super) under_way: UnderWay,
     /// The lock's place in its server's queue.
     pub(super) waiting: Option<Moment>,
     /// The retry state while renewals fail.
@@ -31,6 +31,16 @@ pub(super) struct Plan {
     pub(super) check_retry: Option<Retry>,
     /// `true` if the watchdog's index lists the lock, so that a store's hint finds it by its key.
     pub(super) indexed: bool,
+}
+
+/// The requests about one lock that are in batches under way.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay {
+    /// `true` for a check that leaves the expiry alone.
+    pub(super) check: bool,
+    /// `true` for a request that sets the expiry. There is one at a time, since of two expiries the one that arrives
+    /// last would count.
+    pub(super) renewal: bool,
 }
 
 /// A failed attempt that will be retried.
@@ -63,7 +73,7 @@ impl Plan {
     /// Returns `true` if a renewal has failed, or is overdue without an answer.
     pub(super) fn is_failing(&self, now: Moment) -> bool {
         let overdue = self.renew_at.is_some_and(|at| at <= now);
-        self.renew_at.is_some() && (self.renewal_retry.is_some() || (self.in_flight && overdue))
+        self.renew_at.is_some() && (self.renewal_retry.is_some() || (self.is_in_flight() && overdue))
     }
 
     /// Returns the time for which a check has been due without an answer.
@@ -78,23 +88,41 @@ impl Plan {
         }
     }
 
+    /// Returns `true` while the lock is in its server's queue or in a batch under way.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.waiting.is_some() || self.under_way.check || self.under_way.renewal
+    }
+
+    /// Returns the time at which the next renewal is to be queued. A renewal does not wait for the answer to a check, which
+    /// may take as long as what is left of the lease.
+    pub(super) fn renews_at(&self) -> Moment {
+        let due = self.renewal_due();
+        let is_queued = self.waiting.is_some() && self.checked_at.is_some_and(|queued| due <= queued);
+        if is_queued || self.under_way.renewal {
+            Moment::NEVER
+        } else {
+            due
+        }
+    }
+
+    /// Returns the time at which the next check is to be queued.
+    pub(super) fn checks_at(&self) -> Moment {
+        if self.is_in_flight() {
+            return Moment::NEVER;
+        }
+        Self::due(self.check_at, self.check_retry)
+    }
+
     /// Returns the time of the next event.
     pub(super) fn next(&self, deadline: Moment) -> Moment {
-        if self.in_flight {
-            return deadline;
-        }
-        self.renewal_due().min(self.check_due()).min(deadline)
+        self.renews_at().min(self.checks_at()).min(deadline)
     }
 
     pub(super) fn renewal_due(&self) -> Moment {
         Self::due(self.renew_at, self.renewal_retry)
     }
 
-    pub(super) fn check_due(&self) -> Moment {
-        Self::due(self.check_at, self.check_retry)
-    }
-
-    pub(super) fn due(at: Option<Moment>, retry: Option<Retry>) -> Moment {
+    fn due(at: Option<Moment>, retry: Option<Retry>) -> Moment {
         at.map_or(Moment::NEVER, |at| retry.map_or(at, |retry| retry.at.max(at)))
     }
 }

@@ -237,8 +237,8 @@ impl Future for End<'_> {
     }
 }
 
-/// The duration of an undelayed round trip to the store. Each answer to a request for a lock is
-/// measured.
+/// The duration of an undelayed round trip to the store. Each answer to a request for a lock, and to
+/// a batch of checks or renewals, is measured.
 #[derive(Debug, Default)]
 struct Trip(AtomicU64);
 

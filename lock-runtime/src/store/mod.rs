@@ -99,7 +99,7 @@ pub trait LockStore: Debug + Send + Sync + 'static {
     }
 
     /// Renews (or only checks) many locks in one round trip. Returns one [`Ownership`] per request,
-    /// in the same order.
+    /// in the same order. A lock may be checked and renewed by two calls at once.
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>>;
 
     /// Does the same as [`renew`](Self::renew) for a store on several servers, some of which may not

@@ -82,7 +82,7 @@ impl CheckedLocks {
         let (_, oldest) = self.locks.first_key_value()?;
         let plan = oldest.plan();
         // `None` if a question about it is under way.
-        let asked = plan.checked_at.filter(|_| !plan.in_flight)?;
+        let asked = plan.checked_at.filter(|_| !plan.is_in_flight())?;
         if now < asked.after(ASK_EVERY) {
             self.asked = asked;
             return None;

@@ -61,9 +61,9 @@ const LATE: Duration = Duration::from_millis(200);
 /// The time after which a renewal without an answer counts as failed. Half of the remaining time
 /// applies instead if that is shorter.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(2);
-/// If less than this is left, one attempt may take all of it: a late answer is better than a second
-/// question.
-const NO_SECOND_ATTEMPT: Duration = Duration::from_millis(200);
+/// The time that an attempt may take in any case, if so much is left: a late answer is better than a
+/// second question. Twice the usual round trip applies instead if that is longer.
+const SHORTEST_ATTEMPT: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
 struct Schedule {
@@ -146,6 +146,16 @@ enum Request {
     Restore,
     /// A renewal for another lease.
     Renew,
+}
+
+impl Request {
+    /// Notes in a lock's plan if such a request is under way.
+    fn is_under_way(self, plan: &mut Plan, is_under_way: bool) {
+        match self {
+            Self::Check => plan.under_way.check = is_under_way,
+            Self::Restore | Self::Renew => plan.under_way.renewal = is_under_way,
+        }
+    }
 }
 
 impl Due {
@@ -267,7 +277,7 @@ impl Watchdog {
                 _ => now,
             };
             // The answer to a check under way may be from before the hint.
-            let before = plan.check_at.filter(|_| !plan.in_flight);
+            let before = plan.check_at.filter(|_| !plan.is_in_flight());
             if matches!(hint, LossHint::Key(_)) && before.is_some_and(|before| before <= at) {
                 continue;
             }
@@ -386,8 +396,8 @@ impl Watchdog {
                 ended.push((held, None));
                 continue;
             }
-            let renew = !plan.in_flight && plan.renewal_due() <= now;
-            let check = !plan.in_flight && plan.check_due() <= now;
+            let renew = plan.renews_at() <= now;
+            let check = plan.checks_at() <= now;
             if renew && held.is_renewed_enough() {
                 drop(plan);
                 schedule.ends(&held);
@@ -472,10 +482,11 @@ impl Watchdog {
                     Request::Check
                 };
                 plan.restores = false;
-                drop(plan);
                 if watched {
                     let is_a_read = request == Request::Check && !held.value.is_shared();
                     keys += held.keys().iter().count() * if is_a_read { 1 } else { LONGER };
+                    request.is_under_way(&mut plan, true);
+                    drop(plan);
                     due.push(Due { held, request });
                 }
             }
@@ -589,7 +600,6 @@ impl Keeper for Watchdog {
 impl Schedule {
     /// Puts a lock into its server's queue.
     fn line_up(&mut self, plan: &mut Plan, held: &Arc<Tenure>, now: Moment) {
-        plan.in_flight = true;
         plan.checked_at = Some(now);
         plan.waiting = Some(held.deadline());
         if held.manager.reports_losses && !held.manager.store().release_is_immediate() {
@@ -632,11 +642,10 @@ impl Schedule {
             self.watch_with_others(held, now);
         }
         let mut plan = held.plan();
-        if let Some(place) = plan.waiting.take() {
-            if let Some(queue) = self.due.get_mut(&before) {
-                queue.waiting.remove(&(place, held.id));
-            }
-            plan.in_flight = false;
+        if let Some(place) = plan.waiting.take()
+            && let Some(queue) = self.due.get_mut(&before)
+        {
+            queue.waiting.remove(&(place, held.id));
         }
         true
     }
@@ -758,18 +767,16 @@ impl Batch {
             }
             answer.await
         };
-        let answer = manager.host().timeout(timer, budget(left), answer).await;
+        let budget = budget(left, manager.access.usual_round_trip());
+        let answer = manager.host().timeout(timer, budget, answer).await;
         let due = std::mem::take(&mut self.due);
         let lanes: Box<[Lane]> = self.server.lanes().collect();
         let renews = due.iter().any(|due| due.request == Request::Renew);
         match answer {
             Some(Ok(verdicts)) if verdicts.len() == requests.len() => {
                 contained(|| manager.has_answered(&lanes, renews));
-                let took = if metrics::RECORDS {
-                    self.watchdog.clock.now().since(sent)
-                } else {
-                    Duration::ZERO
-                };
+                let took = self.watchdog.clock.now().since(sent);
+                manager.access.note_round_trip(took);
                 let (mut verdicts, mut renewed) = (verdicts.into_iter(), Vec::new());
                 for due in due {
                     let keys = due.held.keys().iter().count();
@@ -809,7 +816,7 @@ impl Batch {
         let mut is_renewed = false;
         let mut schedule = self.watchdog.schedule();
         let mut plan = held.plan();
-        plan.in_flight = false;
+        due.request.is_under_way(&mut plan, false);
         if plan.due.is_none() {
             return false;
         }
@@ -899,8 +906,7 @@ impl Drop for Batch {
         let Some(host) = Some(&self.host).filter(|host| host.has_runtime()) else {
             // The runtime has ended. A scheduler in another runtime may take over.
             for held in std::mem::take(&mut queue.waiting).into_values() {
-                let mut plan = held.plan();
-                (plan.waiting, plan.in_flight) = (None, false);
+                held.plan().waiting = None;
             }
             return;
         };
@@ -923,6 +929,34 @@ fn together(one: Option<Ownership>, other: Option<Ownership>) -> Option<Ownershi
 }
 
 /// Returns the time to wait for the answer to a renewal while `left` remains of the leases.
-fn budget(left: Duration) -> Duration {
-    (left / 2).max(left.min(NO_SECOND_ATTEMPT)).min(LONGEST_ATTEMPT)
+fn budget(left: Duration, usual_round_trip: Duration) -> Duration {
+    let shortest = SHORTEST_ATTEMPT.max(usual_round_trip.saturating_mul(2));
+    (left / 2).max(left.min(shortest)).min(LONGEST_ATTEMPT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_leaves_half_of_the_time_for_another_unless_an_answer_takes_longer() {
+        let ms = Duration::from_millis;
+        for (left, usual, expected) in [
+            (10_000, 1, 2_000),
+            (1_000, 1, 500),
+            (300, 1, 200),
+            (190, 1, 190),
+            (1_300, 300, 650),
+            (1_000, 300, 600),
+            (500, 300, 500),
+            (10_000, 5_000, 2_000),
+        ] {
+            assert_eq!(
+                budget(ms(left), ms(usual)),
+                ms(expected),
+                "{left} ms, and {usual} ms for an answer"
+            );
+        }
+        assert_eq!(budget(Duration::ZERO, Duration::MAX), Duration::ZERO);
+    }
 }

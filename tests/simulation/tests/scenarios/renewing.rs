@@ -119,3 +119,23 @@ fn a_line_that_is_slow_gets_no_connections_that_cannot_win() {
         }
     });
 }
+
+/// An answer takes 300 ms. When the renewal of the shorter lease is due, 436 ms are left until its deadline, which is no time for two attempts;
+/// when that of the longer one is due, a check was sent 13 ms before.
+#[test]
+fn a_lease_of_a_few_round_trips_is_renewed_in_time() {
+    for lease in [ms(1_350), ms(1_700)] {
+        play(move |world| async move {
+            let caller = world.process_with(0, |builder| builder.connect_timeout(Duration::from_secs(10)));
+            world.network.change(0, |way| way.latency = (ms(150), ms(150)));
+            let first = caller.locks.lock("other").lease(LEASE).acquire();
+            let first = caller.spawn(first).await.unwrap().unwrap();
+            // Until the connection that renews is made.
+            sleep(ms(3_000)).await;
+            caller.spawn(first.release()).await.unwrap().unwrap();
+            let call = caller.locks.lock("stock").lease(lease).run(sleep(10 * lease));
+            let ended = caller.spawn(call).await.unwrap();
+            assert!(ended.is_ok(), "{lease:?}: {ended:?}");
+        });
+    }
+}
