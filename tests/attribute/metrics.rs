@@ -101,6 +101,7 @@ fn the_first_call_begins_the_series_of_each_counter_at_zero() {
             "lock_hung_total",
             "lock_busy_total",
             "lock_release_failures_total",
+            "lock_renewal_failures_total",
             "lock_overruns_total",
         ];
         let mut series: Vec<_> = counters.iter().map(|name| format!("{name}{{{key}}}")).collect();
@@ -125,6 +126,27 @@ fn a_call_that_fails_because_of_the_store_is_counted_by_its_error() {
         let series = "lock_store_failures_total{key=\"metrics:<id>\",kind=\"store\"}";
         assert_eq!(value(shown, series), Some(1.0), "{}", shown.render());
         assert_eq!((locks.stats().store_failures, locks.stats().busy), (1, 0));
+    });
+}
+
+/// The lock of 30 s is renewed after 20 s, while the store cannot be reached for one more second.
+#[test]
+fn an_attempt_to_renew_that_fails_while_the_lock_holds_is_counted() {
+    run(async |shown| {
+        let kit = TestLocks::new();
+        let locks = kit.manager();
+        let outage = async {
+            sleep(19 * SECOND).await;
+            kit.unreachable_for(2 * SECOND);
+        };
+        let (held, ()) = tokio::join!(hold(&locks, 1, 25 * SECOND), outage);
+        held.unwrap();
+        let stats = locks.stats();
+        assert_eq!((stats.renewals, stats.lost_unreachable), (1, 0));
+        // Its pauses double, from 10 ms on.
+        assert_eq!(stats.renewal_failures, 7);
+        let series = "lock_renewal_failures_total{key=\"metrics:<id>\"}";
+        assert_eq!(value(shown, series), Some(7.0), "{}", shown.render());
     });
 }
 

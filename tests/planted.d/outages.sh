@@ -19,10 +19,10 @@ plant one-loss-is-one-loss lock-runtime/src/hold/upkeep/watchdog.rs \
     'the old body ran on for'
 
 plant released-is-lost lock-runtime/src/hold/upkeep/watchdog.rs \
-    'is_under_way(&mut plan, false);
-        if plan.due.is_none() {' \
-    'is_under_way(&mut plan, false);
-        if plan.due.is_none() && verdict != Some(Ownership::Gone) {' \
+    'plan.due?;' \
+    'if verdict != Some(Ownership::Gone) {
+            plan.due?;
+        }' \
     promises outages::a_check_that_a_release_overtakes_puts_no_other_lock_in_doubt \
     'it was checked, and no lock was lost'
 

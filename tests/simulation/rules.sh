@@ -14,9 +14,9 @@ plant tokens-of-the-same-second lock-runtime/src/store/redis/ops/next_fence.lua 
 
 plant lost-but-not-ended lock-runtime/src/hold/upkeep/watchdog.rs \
     'contained(|| held.end_with(EndCause::Lost(reason)));
-                return false;' \
+                return None;' \
     'let _ = reason;
-                return false;'
+                return None;'
 
 plant polled-after-the-deadline lock-runtime/src/hold/tenure.rs \
     '} else if now >= self.deadline() {' \

@@ -380,10 +380,15 @@ impl Tenure {
         self.renew.then(|| self.manager.margins.renew_at(sent, self.lease))
     }
 
-    /// Gives the recorder a renewal that took so long. Must not be called while a lock is held.
-    pub(super) fn record_renewal(&self, took: Duration) {
+    /// Gives the recorder an attempt to renew that took so long, or was not confirmed. Must not be called while a lock
+    /// is held.
+    pub(super) fn record_renewal(&self, took: Option<Duration>) {
         let call = self.state.lock().call.upgrade();
-        metrics::renewed(call.map(|call| call.options.site).unwrap_or_default(), took);
+        let site = call.map(|call| call.options.site).unwrap_or_default();
+        match took {
+            Some(took) => metrics::renewed(site, took),
+            None => metrics::count(Event::RenewalFailed, site),
+        }
     }
 
     /// Returns the number of replicas that have the lock, as far as calls have asked.

@@ -22,6 +22,7 @@ const LOST: &str = "lock_lost_total";
 const HUNG: &str = "lock_hung_total";
 const BUSY: &str = "lock_busy_total";
 const STORE_FAILURES: &str = "lock_store_failures_total";
+const RENEWAL_FAILURES: &str = "lock_renewal_failures_total";
 const RELEASE_FAILURES: &str = "lock_release_failures_total";
 const OVERRUNS: &str = "lock_overruns_total";
 
@@ -52,6 +53,10 @@ pub(crate) fn describe() {
         "The calls that failed before their body began because of the store, by the kind of their error."
     );
     describe_counter!(
+        RENEWAL_FAILURES,
+        "The attempts to renew a lock that the store has not confirmed while it still held."
+    );
+    describe_counter!(
         RELEASE_FAILURES,
         "The releases that a call waited for, or sent by release = pipelined, and that the store has not confirmed."
     );
@@ -65,6 +70,7 @@ fn begin(site: CallSite) {
         Event::Busy,
         Event::StoreFailed,
         Event::TooFewReplicas,
+        Event::RenewalFailed,
         Event::Overrun,
         Event::Ended(EndCause::Hung),
         lost(LostReason::Expired),
@@ -141,6 +147,7 @@ fn counter_of(event: Event, site: CallSite) -> Option<Counter> {
         Event::Busy => counter!(BUSY, "key" => key()),
         Event::StoreFailed => counter!(STORE_FAILURES, "key" => key(), "kind" => "store"),
         Event::TooFewReplicas => counter!(STORE_FAILURES, "key" => key(), "kind" => "too_few_replicas"),
+        Event::RenewalFailed => counter!(RENEWAL_FAILURES, "key" => key()),
         Event::Overrun => counter!(OVERRUNS, "key" => key()),
         Event::Ended(EndCause::Hung) => counter!(HUNG, "key" => key()),
         Event::Ended(EndCause::Lost(reason)) => counter!(LOST, "key" => key(), "reason" => label_of(reason)?),

@@ -53,6 +53,9 @@ pub struct Stats {
     pub store_failures: u64,
     /// The number of renewals that the store confirmed.
     pub renewals: u64,
+    /// The number of attempts to renew a lock that the store did not confirm while the lock still
+    /// held: it refused, or did not answer in time. Each is repeated until the lease is over.
+    pub renewal_failures: u64,
     /// The number of locks lost because the lease ran out.
     pub lost_expired: u64,
     /// The number of locks lost because the key held another holder's value.
@@ -132,8 +135,8 @@ macro_rules! counters {
 }
 
 counters! {
-    acquired passed coalesced busy store_failures renewals lost_expired lost_taken lost_deleted lost_unreachable unconfirmed
-    hung overruns
+    acquired passed coalesced busy store_failures renewals renewal_failures lost_expired lost_taken lost_deleted
+    lost_unreachable unconfirmed hung overruns
 }
 
 /// An event that a counter counts.
@@ -149,6 +152,8 @@ pub(crate) enum Event {
     StoreFailed,
     /// A call failed before its body began, since too few replicas had its lock.
     TooFewReplicas,
+    /// An attempt to renew a lock was not confirmed, and the lock still holds.
+    RenewalFailed,
     /// A release that no call waited for failed.
     Unconfirmed,
     /// A poll of a body ended after the deadline.
@@ -218,6 +223,7 @@ impl Counters {
             Event::Coalesced => &shard.coalesced,
             Event::Busy => &shard.busy,
             Event::StoreFailed | Event::TooFewReplicas => &shard.store_failures,
+            Event::RenewalFailed => &shard.renewal_failures,
             Event::Unconfirmed => &shard.unconfirmed,
             Event::Overrun => &shard.overruns,
             Event::Ended(EndCause::Lost(LostReason::Expired)) => &shard.lost_expired,

@@ -38,6 +38,7 @@ mod tests {
         };
         let expected = json!({
             "held": 1, "waiting": 0, "waited_seconds": 1.5, "acquired": 0, "passed": 0, "coalesced": 0, "busy": 0, "store_failures": 0, "renewals": 0,
+            "renewal_failures": 0,
             "lost_expired": 0, "lost_taken": 0, "lost_deleted": 0, "lost_unreachable": 2, "unconfirmed": 0, "hung": 0,
             "overruns": 0,
         });

@@ -23,7 +23,7 @@ use crate::hold::upkeep::checked::CheckedLocks;
 use crate::hold::upkeep::pipelined::{self, Pipelined};
 use crate::hold::upkeep::releaser;
 use crate::host::{Clock, Host, Moment, Mutex, Timer, TokioClock, contained};
-use crate::stats::metrics;
+use crate::stats::{Event, metrics};
 use crate::store::{Lane, LossHint, Ownership, StoreError};
 
 /// The maximum size of one batch: a longer script would hold up the server's other clients. The
@@ -775,21 +775,12 @@ impl Batch {
         match answer {
             Some(Ok(verdicts)) if verdicts.len() == requests.len() => {
                 contained(|| manager.has_answered(&lanes, renews));
-                let took = self.watchdog.clock.now().since(sent);
-                manager.access.note_round_trip(took);
-                let (mut verdicts, mut renewed) = (verdicts.into_iter(), Vec::new());
-                for due in due {
-                    let keys = due.held.keys().iter().count();
-                    let of_keys = verdicts.by_ref().take(keys);
-                    let is_renewed = self.settle(&due, sent, of_keys.fold(Some(Ownership::Owned), together));
-                    if is_renewed && metrics::RECORDS {
-                        renewed.push(due.held);
-                    }
-                }
-                // A recorder may take its time, and no lock waits for that.
-                for held in renewed {
-                    contained(|| held.record_renewal(took));
-                }
+                manager.access.note_round_trip(self.watchdog.clock.now().since(sent));
+                let mut verdicts = verdicts.into_iter();
+                self.settle_all(due, sent, |due| {
+                    let of_keys = verdicts.by_ref().take(due.held.keys().iter().count());
+                    of_keys.fold(Some(Ownership::Owned), together)
+                });
             }
             failure => {
                 let error = match failure {
@@ -800,26 +791,40 @@ impl Batch {
                 let held = |lane: &Lane| self.watchdog.count_held(&manager, *lane);
                 let locks = || lanes.iter().map(held).sum();
                 contained(|| manager.has_failed(lanes.clone(), &error, renews, locks));
-                for due in due {
-                    self.settle(&due, sent, None);
-                }
+                self.settle_all(due, sent, |_| None);
             }
         }
     }
 
+    /// Records the verdict on each lock.
+    fn settle_all(&self, all: Vec<Due>, sent: Moment, mut verdict: impl FnMut(&Due) -> Option<Ownership>) {
+        let took = self.watchdog.clock.now().since(sent);
+        let mut renewals = Vec::new();
+        for due in all {
+            let verdict = verdict(&due);
+            if let Some(is_confirmed) = self.settle(&due, sent, verdict)
+                && metrics::RECORDS
+            {
+                renewals.push((due.held, is_confirmed.then_some(took)));
+            }
+        }
+        // A recorder may take its time, and no lock waits for that.
+        for (held, took) in renewals {
+            contained(|| held.record_renewal(took));
+        }
+    }
+
     /// Records the verdict on one lock. `None` means no answer, which leaves the deadline as it is. Returns `true` if
-    /// the lock is renewed.
-    fn settle(&self, due: &Due, sent: Moment, verdict: Option<Ownership>) -> bool {
+    /// the lock is renewed, `false` if that has failed, and `None` if it was only checked or is no longer held.
+    fn settle(&self, due: &Due, sent: Moment, verdict: Option<Ownership>) -> Option<bool> {
         let held = &due.held;
         // Dropped last, after the schedule and the plan are unlocked.
         let _answered = Answered(held);
-        let mut is_renewed = false;
+        let mut is_renewed = None;
         let mut schedule = self.watchdog.schedule();
         let mut plan = held.plan();
         due.request.is_under_way(&mut plan, false);
-        if plan.due.is_none() {
-            return false;
-        }
+        plan.due?;
         if held.end_cause().is_some() {
             // Another part of the process has ended the lock: it is not renewed again, whatever the
             // store's answer is.
@@ -827,7 +832,7 @@ impl Batch {
                 schedule.queue.remove(&(place, held.id));
             }
             schedule.ends(held);
-            return false;
+            return None;
         }
         match verdict {
             Some(Ownership::Owned) => {
@@ -839,7 +844,7 @@ impl Batch {
                 if due.request == Request::Renew {
                     plan.renewal_retry = None;
                     plan.renew_at = held.renewed(sent);
-                    is_renewed = true;
+                    is_renewed = Some(true);
                 } else {
                     plan.hurry(self.watchdog.clock.now());
                 }
@@ -859,13 +864,15 @@ impl Batch {
                     LostReason::Taken
                 };
                 contained(|| held.end_with(EndCause::Lost(reason)));
-                return false;
+                return None;
             }
             None => {
                 let now = self.watchdog.clock.now();
                 // The answer may have been that of the server before.
                 plan.restores |= due.request != Request::Check;
                 if due.request == Request::Renew {
+                    is_renewed = Some(false);
+                    held.manager.stats.tally(Event::RenewalFailed);
                     let longest = (held.lease / 10).min(held.deadline().since(now) / 4);
                     plan.renewal_retry = Some(Retry::after(plan.renewal_retry, now, longest));
                 }
@@ -895,9 +902,8 @@ impl Drop for Batch {
         // The locks are still listed if the store panicked or the runtime ended. That counts as no
         // answer.
         let sent = self.watchdog.clock.now();
-        for due in std::mem::take(&mut self.due) {
-            self.settle(&due, sent, None);
-        }
+        let due = std::mem::take(&mut self.due);
+        self.settle_all(due, sent, |_| None);
         let mut schedule = self.watchdog.schedule();
         let Some(queue) = schedule.due.get_mut(&self.server) else {
             return;
