@@ -172,22 +172,30 @@ async fn a_server_that_wakes_after_the_caller_gave_up_keeps_no_lock() {
 
 // docs/faults.md, row 35: an answer that took longer than the lease is no lock.
 #[tokio::test]
-async fn a_grant_that_took_longer_than_the_lease_is_given_back() {
+async fn a_grant_that_comes_too_late_is_given_back() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
     let clock = JumpingClock::default();
     let locks = connected_by(&proxy.url(), &clock).await;
-    let hit = proxy.on_next(acquires("slow", LONG), Action::HoldReply);
-    let acquire = tokio::spawn(locks.lock("slow").lease(LONG).wait(LONG * 5).acquire());
-    hit.done().await;
-    let first = server.value(&stored("slow"));
-    clock.jump(LONG);
-    proxy.release();
-    let guard = acquire.await.unwrap().unwrap();
-    assert!(guard.handle().is_held(), "a lock is never granted after its end");
-    assert_ne!(server.value(&stored("slow")), first, "it was relied on after its end");
-    guard.release().await.unwrap();
-    gone(&server, "slow").await;
+    // Without renewals, a lock is good until its lease ends.
+    for (renew, took) in [(false, LONG), (true, LONG.mul_f64(0.7))] {
+        let hit = proxy.on_next(acquires("slow", LONG), Action::HoldReply);
+        let request = locks.lock("slow").lease(LONG).wait(LONG * 5).renew(renew);
+        let acquire = tokio::spawn(request.acquire());
+        hit.done().await;
+        let first = server.value(&stored("slow"));
+        clock.jump(took);
+        proxy.release();
+        let guard = acquire.await.unwrap().unwrap();
+        assert!(guard.handle().is_held(), "a lock is never granted after its end");
+        assert_ne!(
+            server.value(&stored("slow")),
+            first,
+            "it was relied on too late, {renew}"
+        );
+        guard.release().await.unwrap();
+        gone(&server, "slow").await;
+    }
 }
 
 // A slow line has the connect time-out for all of them.

@@ -482,12 +482,15 @@ impl Acquisition {
         if self.manager.backend.closed.is_closed() {
             return Step::Pause;
         }
-        let deadline = self.manager.backend.deadline(since, self.options.lease);
-        if now >= deadline {
-            // Too late to be useful: the answer took as long as the lease.
-            seen.news.error = Some(StoreError::unknown(
-                "the store took longer to answer than the whole lease",
-            ));
+        if now >= self.options.granted_until(&self.manager.backend, since) {
+            // Too late to be useful.
+            let part = if self.options.renew {
+                "two thirds of the lease"
+            } else {
+                "the lease"
+            };
+            let late = format!("the store took longer to answer than {part}");
+            seen.news.error = Some(StoreError::unknown(late).advise("try again, or give a longer lease"));
             return Step::Pause;
         }
         let Some(value) = pending.claim() else {

@@ -119,7 +119,7 @@ impl Backend {
 
     /// Returns the time until which a lock is valid whose expiry was set by a command sent at
     /// `sent` or later.
-    pub(crate) fn deadline(&self, sent: Moment, lease: Duration) -> Moment {
+    pub(super) fn deadline(&self, sent: Moment, lease: Duration) -> Moment {
         self.margins.deadline(sent, lease)
     }
 

@@ -145,6 +145,17 @@ impl LockOptions {
         self.limit.time().map_or(Moment::NEVER, |span| since.after(span))
     }
 
+    /// Returns the time until which the grant of a request sent at `sent` must arrive. A lock whose renewal is
+    /// due by then would be lost, or its call count as hung, as the body begins.
+    pub(crate) fn granted_until(&self, backend: &Backend, sent: Moment) -> Moment {
+        let deadline = backend.deadline(sent, self.lease);
+        if self.renew {
+            deadline.min(backend.margins.renew_at(sent, self.lease))
+        } else {
+            deadline
+        }
+    }
+
     /// Returns the expiry to set on the key.
     pub(crate) fn time_to_live(&self) -> Duration {
         self.lease.saturating_add(self.lock_delay)
