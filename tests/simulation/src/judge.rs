@@ -1766,8 +1766,11 @@ impl Inner {
             Err(LockError::Hung { held, .. }) => {
                 let renewals = call.plan.max_renewals.unwrap_or(30);
                 let least = call.plan.lease.saturating_sub(self.skew).mul_f64(0.65) * (renewals + 1);
-                // It counts from the request that was granted, whose answer may have been slow: that of a crowd which finds no script.
-                let asking = if disturbed { ONE_TRY } else { Duration::from_millis(100) };
+                // It counts from the request that was granted, whose answer may have been slow: that of a crowd which finds no script, or
+                // one that nodes sent on while the slot moved.
+                let has_moved = call.plan.keys.iter().any(|key| self.has_moved_since(*key, call.asked));
+                let is_slow = disturbed || has_moved;
+                let asking = if is_slow { ONE_TRY } else { Duration::from_millis(100) };
                 let least = least.saturating_sub(call.passed_for + asking);
                 (*held < least && !call.stood_still).then(|| {
                     let what = format!("{who} counts as hung after {held:?}");
