@@ -701,6 +701,7 @@ impl Batcher {
         if let Some(reading) = &mut self.reading {
             ready!(reading.as_mut().poll(cx));
             self.reading = None;
+            self.link.traffic.looks(self.link.host.now().as_nanos());
             self.has_ended = !(self.link.is_in_use)();
             self.has_yielded = true;
         }

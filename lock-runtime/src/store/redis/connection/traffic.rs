@@ -18,6 +18,8 @@ pub(super) struct Traffic {
     heard: AtomicU64,
     /// The time at which the last command was sent.
     asked: AtomicU64,
+    /// The time at which the runtime has last read what had arrived, before a batch.
+    looked: AtomicU64,
     /// The smoothed round-trip time. Rises fast, and falls slowly.
     round_trip: AtomicU64,
 }
@@ -36,10 +38,16 @@ impl Traffic {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` if the connection has not been used for so long that its end may be unseen.
+    /// Returns `true` if the runtime has seen nothing of the connection for so long that its end may be unseen. What
+    /// another thread sends on it is no sign of life.
     pub(super) fn is_quiet(&self, now: Moment) -> bool {
-        let used = self.heard().max(self.asked());
-        Duration::from_nanos(now.as_nanos().saturating_sub(used)) >= UNSEEN
+        let seen = self.heard().max(self.looked.load(Ordering::Relaxed));
+        Duration::from_nanos(now.as_nanos().saturating_sub(seen)) >= UNSEEN
+    }
+
+    /// Records that the runtime has read what had arrived.
+    pub(super) fn looks(&self, now: u64) {
+        self.looked.store(now, Ordering::Relaxed);
     }
 
     pub(super) fn asked(&self) -> u64 {
@@ -93,6 +101,8 @@ mod tests {
         let is_quiet = |ms| traffic.is_quiet(at(ms));
         assert!(!is_quiet(1_049) && is_quiet(1_050));
         traffic.asks(at(1_200).as_nanos());
+        assert!(is_quiet(1_201));
+        traffic.looks(at(1_200).as_nanos());
         assert!(!is_quiet(1_249) && is_quiet(1_250));
         traffic.is_heard(at(1_200).as_nanos(), at(1_300).as_nanos());
         assert!(!is_quiet(1_349) && is_quiet(1_350));
