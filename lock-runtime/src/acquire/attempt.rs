@@ -484,13 +484,8 @@ impl Acquisition {
         }
         if now >= self.options.granted_until(&self.manager.backend, since) {
             // Too late to be useful.
-            let part = if self.options.renew {
-                "two thirds of the lease"
-            } else {
-                "the lease"
-            };
-            let late = format!("the store took longer to answer than {part}");
-            seen.news.error = Some(StoreError::unknown(late).advise("try again, or give a longer lease"));
+            let late = StoreError::unknown("the store's grant came when the lease was over or about to end");
+            seen.news.error = Some(late.advise("try again, or give a longer lease"));
             return Step::Pause;
         }
         let Some(value) = pending.claim() else {

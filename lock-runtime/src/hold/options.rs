@@ -145,15 +145,20 @@ impl LockOptions {
         self.limit.time().map_or(Moment::NEVER, |span| since.after(span))
     }
 
-    /// Returns the time until which the grant of a request sent at `sent` must arrive. A lock whose renewal is
-    /// due by then would be lost, or its call count as hung, as the body begins.
+    /// Returns the time until which the grant of a request sent at `sent` must arrive. A lock that could not be
+    /// renewed in time would be lost as its body begins, and one that is not to be renewed would count as hung.
     pub(crate) fn granted_until(&self, backend: &Backend, sent: Moment) -> Moment {
         let deadline = backend.deadline(sent, self.lease);
-        if self.renew {
-            deadline.min(backend.margins.renew_at(sent, self.lease))
-        } else {
-            deadline
+        if !self.renew {
+            return deadline;
         }
+        let renew_at = backend.margins.renew_at(sent, self.lease).min(deadline);
+        if self.limit.renewals() == 0 {
+            return renew_at;
+        }
+        let renewal = (2 * backend.access.usual_round_trip()).max(self.lease / 10);
+        let left = deadline.since(sent).saturating_sub(renewal);
+        sent.after(left).max(renew_at)
     }
 
     /// Returns the expiry to set on the key.
