@@ -482,8 +482,7 @@ impl Acquisition {
         if self.manager.backend.closed.is_closed() {
             return Step::Pause;
         }
-        if now >= self.options.granted_until(&self.manager.backend, since) {
-            // Too late to be useful.
+        if self.options.is_too_late(&self.manager.backend, since, now) {
             let late = StoreError::unknown("the store's grant came when the lease was over or about to end");
             seen.news.error = Some(late.advise("try again, or give a longer lease"));
             return Step::Pause;

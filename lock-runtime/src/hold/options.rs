@@ -145,20 +145,18 @@ impl LockOptions {
         self.limit.time().map_or(Moment::NEVER, |span| since.after(span))
     }
 
-    /// Returns the time until which the grant of a request sent at `sent` must arrive. A lock that could not be
-    /// renewed in time would be lost as its body begins, and one that is not to be renewed would count as hung.
-    pub(crate) fn granted_until(&self, backend: &Backend, sent: Moment) -> Moment {
+    /// Returns `true` if a grant that arrives at `now`, of a request sent at `sent`, is of no use: the lock is over, or could
+    /// not be renewed in time, or its call would count as hung as the body begins.
+    pub(crate) fn is_too_late(&self, backend: &Backend, sent: Moment, now: Moment) -> bool {
         let deadline = backend.deadline(sent, self.lease);
-        if !self.renew {
-            return deadline;
+        if now >= deadline {
+            return true;
         }
-        let renew_at = backend.margins.renew_at(sent, self.lease).min(deadline);
-        if self.limit.renewals() == 0 {
-            return renew_at;
+        if !self.renew || now < backend.margins.renew_at(sent, self.lease) {
+            return false;
         }
         let renewal = (2 * backend.access.usual_round_trip()).max(self.lease / 10);
-        let left = deadline.since(sent).saturating_sub(renewal);
-        sent.after(left).max(renew_at)
+        self.limit.renewals() == 0 || deadline.since(now) <= renewal
     }
 
     /// Returns the expiry to set on the key.

@@ -97,6 +97,7 @@ pub(crate) struct Tenure {
     pub(super) looks_at: AtomicU64,
     /// Notified of each answer to a check or renewal.
     pub(super) answered: Notify,
+    /// Always the innermost lock: while it is held, nothing else is locked and no task is woken.
     state: Mutex<State>,
 }
 

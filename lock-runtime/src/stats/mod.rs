@@ -102,7 +102,7 @@ pub(crate) struct Counters(Sharded<Shard>);
 /// Defines what depends on the names of the counters.
 macro_rules! counters {
     ($($counter:ident)*) => {
-        /// What some threads have counted. A gauge that another thread has counted down wraps around.
+        /// The counts of some threads. A gauge that another thread has counted down wraps around.
         #[derive(Debug, Default)]
         struct Shard {
             held: AtomicU64,

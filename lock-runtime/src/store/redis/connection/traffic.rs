@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::host::Moment;
 
-/// The time without traffic after which a runtime first reads what has arrived: one that is driven
+/// The time without an answer or a look after which a runtime first reads what has arrived: one that is driven
 /// only now and then has not seen yet that the server ended the connection.
 const UNSEEN: Duration = Duration::from_millis(50);
 
