@@ -31,9 +31,10 @@ use crate::store::{Lane, LossHint, Ownership, StoreError};
 /// of a key as [`LONGER`].
 const BATCH: usize = 1000;
 const LONGER: usize = 10;
-/// The number of batches that may be under way to one server at once. The other locks wait in the
-/// server's [`Queue`], the most urgent first: if all were sent at once, the last ones would time
-/// out behind the others and be sent again, until the server is overloaded.
+/// The number of batches that may be under way to one server at once, of those that begin with a
+/// renewal and of the others. The other locks wait in the server's [`Queue`], the most urgent first:
+/// if all were sent at once, the last ones would time out behind the others and be sent again, until
+/// the server is overloaded.
 const AT_ONCE: usize = 4;
 /// The time after the grant at which a lock is first checked, if the store reports losses: shorter
 /// sections are not worth the command.
@@ -112,8 +113,22 @@ impl std::fmt::Debug for Sweep {
 struct Queue {
     /// The locks by deadline.
     waiting: BTreeMap<(Moment, u64), Arc<Tenure>>,
-    /// The number of batches under way.
-    running: usize,
+    under_way: UnderWay,
+}
+
+/// The numbers of batches that are under way to a server. A renewal that is due does not wait for checks, whose
+/// answers may take as long over a slow line as what is left of its lease.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct UnderWay {
+    /// The batches that begin with a renewal.
+    renewals: usize,
+    others: usize,
+}
+
+impl UnderWay {
+    fn count(&mut self, renews: bool) -> &mut usize {
+        if renews { &mut self.renewals } else { &mut self.others }
+    }
 }
 
 /// A scheduler for locks that use one clock.
@@ -149,6 +164,17 @@ enum Request {
 }
 
 impl Request {
+    /// Returns the request for a lock that has waited in its server's queue until now. A check may have become a renewal.
+    fn of(held: &Tenure, plan: &Plan, now: Moment) -> Self {
+        if plan.renewal_due() <= now && !held.is_renewed_enough() {
+            Self::Renew
+        } else if plan.restores {
+            Self::Restore
+        } else {
+            Self::Check
+        }
+    }
+
     /// Notes in a lock's plan if such a request is under way.
     fn is_under_way(self, plan: &mut Plan, is_under_way: bool) {
         match self {
@@ -464,7 +490,11 @@ impl Watchdog {
         let Some(queue) = schedule.due.get_mut(server) else {
             return batches;
         };
-        while queue.running < AT_ONCE {
+        while let Some((_, first)) = queue.waiting.first_key_value() {
+            let renews = Request::of(first, &first.plan(), now) == Request::Renew;
+            if *queue.under_way.count(renews) == AT_ONCE {
+                break;
+            }
             let mut due = Vec::new();
             let mut keys = 0;
             while keys < BATCH
@@ -473,14 +503,7 @@ impl Watchdog {
                 let mut plan = held.plan();
                 plan.waiting = None;
                 let watched = plan.due.is_some();
-                // A check that had to wait may have become a renewal.
-                let request = if plan.renewal_due() <= now && !held.is_renewed_enough() {
-                    Request::Renew
-                } else if plan.restores {
-                    Request::Restore
-                } else {
-                    Request::Check
-                };
+                let request = Request::of(&held, &plan, now);
                 plan.restores = false;
                 if watched {
                     let is_a_read = request == Request::Check && !held.value.is_shared();
@@ -491,17 +514,18 @@ impl Watchdog {
                 }
             }
             if due.is_empty() {
-                break;
+                continue;
             }
-            queue.running += 1;
+            *queue.under_way.count(renews) += 1;
             batches.push(Batch {
                 host: host.clone(),
                 watchdog: Arc::clone(self),
                 server: server.clone(),
+                renews,
                 due,
             });
         }
-        if queue.running == 0 {
+        if queue.under_way == UnderWay::default() {
             schedule.due.remove(server);
         }
         batches
@@ -737,6 +761,8 @@ struct Batch {
     host: Host,
     watchdog: Arc<Watchdog>,
     server: Servers,
+    /// `true` if it began with a renewal.
+    renews: bool,
     due: Vec<Due>,
 }
 
@@ -908,7 +934,8 @@ impl Drop for Batch {
         let Some(queue) = schedule.due.get_mut(&self.server) else {
             return;
         };
-        queue.running = queue.running.saturating_sub(1);
+        let under_way = queue.under_way.count(self.renews);
+        *under_way = under_way.saturating_sub(1);
         let Some(host) = Some(&self.host).filter(|host| host.has_runtime()) else {
             // The runtime has ended. A scheduler in another runtime may take over.
             for held in std::mem::take(&mut queue.waiting).into_values() {
@@ -942,7 +969,64 @@ fn budget(left: Duration, usual_round_trip: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
+
     use super::*;
+    use crate::LockManager;
+    use crate::store::{
+        AcquireRequest, Attempt, Fence, HolderValue, LockStore, LossReceiver, ReleaseRequest, RenewRequest, StoreFuture,
+    };
+
+    /// A store that answers no check.
+    #[derive(Debug, Default)]
+    struct AnswersNoCheck {
+        asked: Notify,
+        renewed: Notify,
+    }
+
+    impl LockStore for AnswersNoCheck {
+        fn acquire<'a>(&'a self, _: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+            Box::pin(ready(Ok(Attempt::Granted { fence: None })))
+        }
+
+        fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
+            if requests.iter().all(|request| request.extend.is_none()) {
+                self.asked.notify_one();
+                return Box::pin(pending());
+            }
+            self.renewed.notify_one();
+            Box::pin(ready(Ok(vec![Ownership::Owned; requests.len()])))
+        }
+
+        fn report_losses(&self, _: LossReceiver) -> bool {
+            true
+        }
+
+        fn release<'a>(&'a self, _: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
+            Box::pin(ready(Ok(Ownership::Owned)))
+        }
+
+        fn fence<'a>(&'a self, _: &'a str, _: &'a HolderValue) -> StoreFuture<'a, Fence> {
+            Box::pin(pending())
+        }
+    }
+
+    /// The checks are given up after two seconds, later than the lock is lost.
+    #[tokio::test]
+    async fn a_renewal_does_not_wait_for_checks_of_other_locks() -> Result<(), Box<dyn std::error::Error>> {
+        let store = Arc::new(AnswersNoCheck::default());
+        let locks = LockManager::builder("slow").with_store(store.clone()).build()?;
+        let mut others = Vec::new();
+        for number in 0..AT_ONCE {
+            others.push(locks.lock(format!("other:{number}")).acquire().await?);
+            store.asked.notified().await;
+        }
+        let lease = Duration::from_millis(1_500);
+        let held = locks.lock("k").lease(lease).acquire().await?;
+        tokio::time::timeout(2 * lease, store.renewed.notified()).await?;
+        assert!(held.handle().is_held());
+        Ok(())
+    }
 
     #[test]
     fn an_attempt_leaves_half_of_the_time_for_another_unless_an_answer_takes_longer() {
