@@ -6,26 +6,40 @@
 -- if busy, or an error.
 local locks = (#ARGV - 2) / 2
 local answers = {}
+local function token_for(i)
+  return ARGV[1] == '1' and next_fence(KEYS[#KEYS], locks - i + 1) or ''
+end
 for i = 1, locks do
   local lock, queue, value, lease = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i + 1], ARGV[2 * i + 2]
-  -- pcall: a key of another type must not keep the other locks from being taken.
-  local holder = redis.pcall('GET', lock)
-  if type(holder) == 'table' then
-    answers[i] = holder
-  elseif holder and holder ~= value then
-    answers[i] = {0, holder, redis.call('PTTL', lock)}
   -- pcall: as in `first_in`, which costs more.
-  elseif not holder and ARGV[2] == '1' and redis.pcall('PTTL', queue) ~= -2 and first_in(queue) then
-    answers[i] = {0, '', 0}
-  else
-    -- Takes the token first: if that fails, no lock is left behind.
-    local fence = ARGV[1] == '1' and next_fence(KEYS[#KEYS], locks - i + 1) or ''
-    if holder then
-      redis.call('PEXPIRE', lock, lease)
-    else
-      redis.call('SET', lock, value, 'NX', 'PX', lease)
+  local waits = ARGV[2] == '1' and redis.pcall('PTTL', queue) ~= -2
+  if not waits and redis.call('SET', lock, value, 'NX', 'PX', lease) then
+    local has_token, token = pcall(token_for, i)
+    if not has_token then
+      -- No lock is left behind.
+      redis.call('DEL', lock)
+      error(token, 0)
     end
-    answers[i] = {1, fence}
+    answers[i] = {1, token}
+  else
+    -- pcall: a key of another type must not keep the other locks from being taken.
+    local holder = redis.pcall('GET', lock)
+    if type(holder) == 'table' then
+      answers[i] = holder
+    elseif holder and holder ~= value then
+      answers[i] = {0, holder, redis.call('PTTL', lock)}
+    elseif not holder and first_in(queue) then
+      answers[i] = {0, '', 0}
+    else
+      -- Takes the token first: if that fails, no lock is left behind.
+      local token = token_for(i)
+      if holder then
+        redis.call('PEXPIRE', lock, lease)
+      else
+        redis.call('SET', lock, value, 'NX', 'PX', lease)
+      end
+      answers[i] = {1, token}
+    end
   end
 end
 return answers

@@ -10,7 +10,7 @@
 -- gone), -1 (it holds another value) or an error; for one value alone its answer itself.
 
 -- The common case first, before any function is created: the lock has no waiters.
-local answers = {}
+local answers, released = {}, {}
 local others = false
 local each = 2 * (#ARGV - 1) / #KEYS
 for i = 1, #KEYS / 2 do
@@ -22,11 +22,14 @@ for i = 1, #KEYS / 2 do
       answers[i] = type(holder) == 'table' and holder or holder and -1 or 0
     elseif redis.call('PTTL', KEYS[2 * i]) == -2 then
       -- There is no queue. EXISTS would need a permission of its own.
-      redis.call('DEL', lock)
+      released[#released + 1] = lock
       answers[i] = 1
     end
   end
   others = others or not answers[i]
+end
+if released[1] then
+  redis.call('DEL', unpack(released))
 end
 if not others then
   return #ARGV == 2 and answers[1] or answers

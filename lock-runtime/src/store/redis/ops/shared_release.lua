@@ -10,7 +10,7 @@
 -- The common case first, before any function is created: the lock has no waiters, and all its holders are of one
 -- class, with leases that are not over and no token that they share.
 local now
-local answers = {}
+local answers, released = {}, {}
 local others = false
 for i = 1, #KEYS / 2 do
   local lock, value = KEYS[2 * i - 1], ARGV[4 * i - 2]
@@ -23,7 +23,7 @@ for i = 1, #KEYS / 2 do
       if found[2] == '1' then
         -- The key ends with the lease of its last holder, so that this one is not over.
         if found[3] == value then
-          redis.call('DEL', lock)
+          released[#released + 1] = lock
           answers[i] = 1
         end
       else
@@ -44,6 +44,9 @@ for i = 1, #KEYS / 2 do
     end
   end
   others = others or answers[i] == nil
+end
+if released[1] then
+  redis.call('DEL', unpack(released))
 end
 if not others then
   return answers
