@@ -25,9 +25,9 @@ plant front-not-taken-away lock-runtime/src/acquire/callers.rs \
     "the next in line in the store's queue"
 
 plant lead-not-taken-away lock-runtime/src/acquire/coalesce.rs \
-    'let party = flights.get_mut(flight).filter(|party| party.lead == lead);' \
-    'let party = flights.get_mut(flight).filter(|_| lead == 0);' \
-    promises freezing::a_lead_that_is_offered_to_a_call_that_is_polled_no_more_goes_to_another \
+    'inner.led_by(&self.flight, self.lead).map(|party| party.calls.revoke())' \
+    'inner.led_by(&self.flight, 0).map(|party| party.calls.revoke())' \
+    promises freezing::a_leader_that_is_polled_no_more_before_it_has_the_lock_loses_the_lead \
     'no call leads'
 
 plant keys-kept-by-a-frozen-call lock-runtime/src/acquire/multi.rs \
@@ -48,9 +48,9 @@ plant same-time-after-each-loss lock-runtime/src/acquire/callers.rs \
     lib acquire::callers::tests::a_call_has_twice_the_time_after_each_grant_it_has_lost \
     'after 1 losses'
 
-plant merged-and-not-woken lock-runtime/src/acquire/coalesce.rs \
-    'let called = if party.get().vacant {' \
-    'let called = if party.get().vacant && party.get().followers.is_empty() {' \
+plant merged-and-not-woken lock-runtime/src/acquire/line.rs \
+    'let woken = if self.vacant {' \
+    'let woken = if self.vacant && self.waiting.is_empty() {' \
     lib acquire::coalesce::tests::those_of_a_closed_flight_that_fails_are_woken_to_lead_where_no_call_leads \
     'the follower is not woken'
 

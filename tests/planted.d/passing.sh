@@ -18,9 +18,9 @@ plant asleep-once-asked lock-runtime/src/acquire/offer.rs \
     lib acquire::local_queue::tests::a_call_that_was_just_asked_for_a_sign_of_life_gets_its_turn \
     'it counts as asleep'
 
-plant turn-not-taken-back lock-runtime/src/acquire/local_queue.rs \
-    'take_back_if(|_| offer.waiter.sign.ask(now))' \
-    'take_back_if(|_| offer.waiter.sign.ask(now) && offer.number == u64::MAX)' \
+plant turn-not-taken-back lock-runtime/src/acquire/line.rs \
+    'take_back_if(|_| waiter.sign.ask(now))' \
+    'take_back_if(|_| waiter.sign.ask(now) && number == u64::MAX)' \
     promises passing::a_call_that_is_not_polled_holds_up_neither_its_line_nor_other_processes \
     'it hangs'
 

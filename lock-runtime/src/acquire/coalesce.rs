@@ -12,8 +12,8 @@
 //! has held the lock, and must not receive data read before that.
 
 use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, MutexGuard};
@@ -21,12 +21,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::acquire::callers::{Ahead, Asking, Caller, Lead};
-use crate::acquire::offer::{Offer, TakenBack};
+use crate::acquire::line::{self, Line, Numbers};
 use crate::acquire::shared::Shared;
 use crate::error::LockError;
 use crate::hold::call_tree::{self, Relation};
 use crate::hold::{Hold, LockOptions};
-use crate::host::{Host, Moment, Mutex};
+use crate::host::{Moment, Mutex};
 use crate::key::{CallSite, Keys, Names};
 use crate::stats::Event;
 use crate::store::LockMode;
@@ -56,43 +56,27 @@ pub(super) struct Function {
 
 /// The flights of one manager.
 #[derive(Debug, Default)]
-pub(super) struct Flights(Mutex<HashMap<Arc<Flight>, Party>>);
+pub(super) struct Flights(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    parties: HashMap<Arc<Flight>, Party>,
+    /// Of all parties, since followers may move to another one.
+    numbers: Numbers,
+}
 
 /// The calls on one flight. It exists while the flight has a leader or is vacant, and is not
 /// closed.
 #[derive(Debug, Default)]
 struct Party {
-    /// The followers in order of arrival.
-    followers: BTreeMap<u64, Arc<Follower>>,
+    /// The leader is in front, and its followers wait.
+    calls: Line<Turn, ()>,
     /// The holder, once the leader has the lock.
     holder: Option<Holder>,
-    /// The number of the current lead. A leader with an earlier number was not polled, and has lost
-    /// the lead.
-    lead: u64,
-    /// The follower to which the lead was last offered.
-    offered: Option<(u64, Arc<Follower>)>,
-    /// `true` while no call leads because the leader was not polled. The first call to be polled or
-    /// to arrive leads.
-    vacant: bool,
 }
 
-impl Party {
-    fn new_lead(&mut self, host: &Host) -> u64 {
-        // Unique across flights: another one of this name may exist while a call still has a former
-        // lead.
-        self.vacant = false;
-        self.lead = host.number();
-        self.lead
-    }
-}
-
-/// A call that follows.
-#[derive(Debug)]
-struct Follower {
-    turn: Offer<Turn>,
-    /// Its sign of life is asked for when the flight is vacant. The call then leads if no other call does.
-    caller: Arc<Caller>,
-}
+type Follower = line::Waiter<Turn, ()>;
+type Offered = line::Offered<Turn, ()>;
 
 enum Turn {
     /// The call leads, since the leader before it has failed.
@@ -109,61 +93,16 @@ impl fmt::Debug for Turn {
     }
 }
 
-impl Follower {
-    /// Gives a turn to the call. If the call has left, the turn is dropped and goes to the next
-    /// follower.
-    fn give(&self, turn: Turn) {
-        self.turn.make(turn);
-        self.caller.sign.wake();
+impl Flights {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock()
     }
 }
 
-impl Flights {
-    fn flights(&self) -> MutexGuard<'_, HashMap<Arc<Flight>, Party>> {
-        self.0.lock()
-    }
-
-    /// Takes the lead from a call that is no longer polled, if others follow. The first of them to
-    /// be polled leads.
-    pub(super) fn revoke(&self, flight: &Arc<Flight>, lead: u64) {
-        let mut flights = self.flights();
-        let party = flights.get_mut(flight).filter(|party| party.lead == lead);
-        let Some(party) = party.filter(|party| !party.followers.is_empty()) else {
-            return;
-        };
-        let mut taken_back = None;
-        if let Some((number, follower)) = party.offered.take() {
-            match follower.turn.take_back_if(|turn| matches!(turn, Turn::Lead(_))) {
-                TakenBack::NotMade => {
-                    party.offered = Some((number, follower));
-                    return;
-                }
-                TakenBack::Yes(turn) => {
-                    taken_back = Some(turn);
-                    party.followers.insert(number, follower);
-                }
-                TakenBack::No | TakenBack::Over => {}
-            }
-        }
-        party.lead = 0;
-        party.vacant = true;
-        let called: Vec<_> = party.followers.values().cloned().collect();
-        for follower in &called {
-            follower.caller.sign.miss();
-        }
-        drop(flights);
-        for follower in called {
-            follower.caller.sign.wake();
-        }
-        drop(taken_back);
-    }
-
-    /// Returns `true` if calls follow this leader.
-    pub(super) fn is_followed(&self, flight: &Arc<Flight>, lead: u64) -> bool {
-        let flights = self.flights();
-        flights
-            .get(flight)
-            .is_some_and(|party| party.lead == lead && !party.followers.is_empty())
+impl Inner {
+    /// Returns the party that has this leader.
+    fn led_by(&mut self, flight: &Arc<Flight>, lead: u64) -> Option<&mut Party> {
+        self.parties.get_mut(flight).filter(|party| party.calls.place == lead)
     }
 }
 
@@ -176,11 +115,18 @@ struct Led {
 
 impl Lead for Led {
     fn revoke(&self) {
-        self.manager.flights.revoke(&self.flight, self.lead);
+        let woken = {
+            let mut inner = self.manager.flights.inner();
+            inner.led_by(&self.flight, self.lead).map(|party| party.calls.revoke())
+        };
+        line::wake(woken.unwrap_or_default());
     }
 
     fn is_followed(&self) -> bool {
-        self.manager.flights.is_followed(&self.flight, self.lead)
+        let mut inner = self.manager.flights.inner();
+        inner
+            .led_by(&self.flight, self.lead)
+            .is_some_and(|party| !party.calls.waiting.is_empty())
     }
 }
 
@@ -201,36 +147,43 @@ pub(crate) struct Leader {
 }
 
 impl Leader {
-    fn new(manager: &Arc<Shared>, flight: &Arc<Flight>, number: u64, caller: Arc<Caller>) -> Self {
-        let (watchdog, _) = manager.pace();
-        let front = Arc::new(Led {
-            manager: Arc::clone(manager),
-            flight: Arc::clone(flight),
-            lead: number,
-        });
+    fn new(manager: &Arc<Shared>, flight: &Arc<Flight>, number: u64) -> Self {
         Self {
             manager: Arc::clone(manager),
             flight: Arc::clone(flight),
             number,
-            asking: Some(Box::new(Asking::begin(
-                &manager.callers,
-                &watchdog,
-                caller,
-                Some(Ahead::Lead(front)),
-            ))),
+            asking: None,
             closed: None,
             landed: false,
         }
+    }
+
+    /// Makes the lock thread check from here on that the call is polled.
+    fn begin(mut self) -> Self {
+        let (watchdog, _) = self.manager.pace();
+        let front = Arc::new(Led {
+            manager: Arc::clone(&self.manager),
+            flight: Arc::clone(&self.flight),
+            lead: self.number,
+        });
+        let front = Some(Ahead::Lead(front));
+        let asking = Asking::begin(&self.manager.callers, &watchdog, Arc::default(), front);
+        self.asking = Some(Box::new(asking));
+        self
     }
 
     /// Closes the flight: later calls do not follow this leader. Call it before the lock is
     /// released.
     pub(crate) fn close(&mut self) {
         if !self.manager.host().is_forked() && self.closed.is_none() {
-            let mut flights = self.manager.flights.flights();
-            let leads = flights.get(&self.flight).is_some_and(|party| party.lead == self.number);
-            let party = if leads { flights.remove(&self.flight) } else { None };
-            drop(flights);
+            let mut inner = self.manager.flights.inner();
+            let leads = inner.led_by(&self.flight, self.number).is_some();
+            let party = if leads {
+                inner.parties.remove(&self.flight)
+            } else {
+                None
+            };
+            drop(inner);
             self.closed = Some(Box::new(party.unwrap_or_default()));
         }
     }
@@ -243,9 +196,7 @@ impl Leader {
     /// Tells the followers which call has the lock.
     pub(super) fn holds(&mut self, held: &Hold) {
         self.asking = None;
-        let mut flights = self.manager.flights.flights();
-        let party = flights.get_mut(&self.flight);
-        if let Some(party) = party.filter(|party| party.lead == self.number) {
+        if let Some(party) = self.manager.flights.inner().led_by(&self.flight, self.number) {
             party.holder = Some(held.holder());
         }
     }
@@ -253,11 +204,14 @@ impl Leader {
     /// Gives every follower a clone of the result. `copy` is called only if there is a follower.
     pub(crate) fn land(mut self, copy: impl FnOnce() -> Landed) {
         self.close();
-        let is_followed = self.closed.as_ref().is_some_and(|party| !party.followers.is_empty());
+        let is_followed = self
+            .closed
+            .as_ref()
+            .is_some_and(|party| !party.calls.waiting.is_empty());
         if !self.manager.host().is_forked() && is_followed {
             // User code: if it panics, this leader is dropped like any leader that fails.
             let landed = copy();
-            for follower in self.closed.take().unwrap_or_default().followers.into_values() {
+            for follower in self.closed.take().unwrap_or_default().calls.waiting.into_values() {
                 follower.give(Turn::Landed(Arc::clone(&landed)));
             }
         }
@@ -265,48 +219,33 @@ impl Leader {
     }
 
     /// Leaves the lead. Returns the next leader and the number of its lead.
-    fn leave(&mut self) -> Option<(Arc<Follower>, u64)> {
+    fn leave(&mut self) -> Option<(Offered, u64)> {
         let mut closed = self.closed.take();
         // Those that have left a closed flight have not found themselves in it. Dropped while nothing is locked.
         if let Some(closed) = &mut closed {
-            closed.followers.retain(|_, follower| !follower.turn.is_over());
+            closed.calls.close_up();
         }
-        let mut flights = self.manager.flights.flights();
-        let mut party = match (closed, flights.entry(Arc::clone(&self.flight))) {
-            (None, Entry::Vacant(_)) => return None,
-            (None, Entry::Occupied(party)) if party.get().lead != self.number => return None,
-            (None, Entry::Occupied(party)) => party.remove(),
-            (Some(closed), Entry::Vacant(_)) => *closed,
+        let mut inner = self.manager.flights.inner();
+        let Inner { parties, numbers } = &mut *inner;
+        let party = match (closed, parties.entry(Arc::clone(&self.flight))) {
+            (None, Entry::Occupied(party)) if party.get().calls.place == self.number => party.into_mut(),
+            (None, _) => return None,
+            (Some(closed), Entry::Vacant(free)) => free.insert(*closed),
             // Another call leads by now, and the followers of this leader follow that one.
-            (Some(mut closed), Entry::Occupied(mut party)) => {
-                // If that leader was no longer polled, one of these followers may be the first to
-                // replace it.
-                let called = if party.get().vacant {
-                    closed.followers.clone()
-                } else {
-                    BTreeMap::new()
-                };
-                for follower in called.values() {
-                    follower.caller.sign.miss();
-                }
-                party.get_mut().followers.append(&mut closed.followers);
-                drop(flights);
-                for follower in called.into_values() {
-                    follower.caller.sign.wake();
-                }
+            (Some(closed), Entry::Occupied(mut party)) => {
+                let woken = party.get_mut().calls.adopt(closed.calls);
+                drop(inner);
+                line::wake(woken);
                 return None;
             }
         };
         party.holder = None;
-        let mut followers = party.followers.iter();
-        let awake = followers.find(|(_, follower)| !follower.caller.sign.is_missing());
-        let (number, _) = awake.or_else(|| party.followers.first_key_value())?;
-        let number = *number;
-        let next = party.followers.remove(&number)?;
-        party.offered = Some((number, Arc::clone(&next)));
-        let lead = party.new_lead(self.manager.host());
-        flights.insert(Arc::clone(&self.flight), party);
-        Some((next, lead))
+        let next = party.calls.leave(numbers);
+        let over = party.calls.is_over();
+        let over = if over { parties.remove(&self.flight) } else { None };
+        drop(inner);
+        drop(over);
+        next
     }
 }
 
@@ -319,10 +258,33 @@ impl Drop for Leader {
         if let Some((next, lead)) = self.leave() {
             // If the next call has left meanwhile, its turn is dropped and the call behind it
             // leads.
-            let caller = Arc::clone(&next.caller);
-            next.give(Turn::Lead(Self::new(&self.manager, &self.flight, lead, caller)));
+            give(
+                &self.manager,
+                &self.flight,
+                next,
+                Self::new(&self.manager, &self.flight, lead),
+            );
         }
     }
+}
+
+/// Offers the lead to a follower, and has the watchdog take it back if that is not polled.
+fn give(manager: &Arc<Shared>, flight: &Arc<Flight>, next: Offered, leader: Leader) {
+    next.give(Turn::Lead(leader), |(), watch| {
+        let (watchdog, _) = manager.pace();
+        let (shared, flight) = (Arc::downgrade(manager), Arc::clone(flight));
+        watchdog.watch_calls(manager.host(), move |now| {
+            let manager = shared.upgrade();
+            manager.is_some_and(|manager| {
+                let swept = {
+                    let mut inner = manager.flights.inner();
+                    let party = inner.parties.get_mut(&flight);
+                    party.map(|party| party.calls.sweep(watch, now))
+                };
+                swept.is_some_and(line::Swept::end)
+            })
+        });
+    });
 }
 
 /// The role of a call.
@@ -418,44 +380,30 @@ enum Boarded {
 
 fn board(manager: &Arc<Shared>, flight: Flight, site: CallSite) -> Boarded {
     let flight = Arc::new(flight);
-    let mut flights = manager.flights.flights();
-    match flights.entry(flight) {
-        Entry::Vacant(free) => {
-            let flight = Arc::clone(free.key());
-            let lead = free.insert(Party::default()).new_lead(manager.host());
-            drop(flights);
-            Boarded::Leads(Leader::new(manager, &flight, lead, Arc::default()))
-        }
-        Entry::Occupied(mut party) if party.get().vacant => {
-            let flight = Arc::clone(party.key());
-            let lead = party.get_mut().new_lead(manager.host());
-            drop(flights);
-            Boarded::Leads(Leader::new(manager, &flight, lead, Arc::default()))
-        }
-        Entry::Occupied(mut party) => {
-            let flight = Arc::clone(party.key());
-            // Unique across flights, since followers may move to another one.
-            let number = manager.host().number();
-            let follower = Arc::new(Follower {
-                turn: Offer::default(),
-                caller: Arc::default(),
-            });
-            party.get_mut().followers.insert(number, Arc::clone(&follower));
-            drop(flights);
-            let following = Following {
-                start: manager.now(),
-                site,
-                manager: Arc::clone(manager),
-                flight,
-                number,
-                follower,
-            };
-            // In this order, so that it never counts as one that asks.
-            manager.backend.stats.follows();
-            manager.backend.stats.waits(site);
-            Boarded::Follows(following)
-        }
+    let mut inner = manager.flights.inner();
+    let Inner { parties, numbers } = &mut *inner;
+    let entry = parties.entry(flight);
+    let flight = Arc::clone(entry.key());
+    let calls = &mut entry.or_default().calls;
+    if calls.vacant {
+        let lead = calls.new_place(numbers);
+        drop(inner);
+        return Boarded::Leads(Leader::new(manager, &flight, lead).begin());
     }
+    let (number, follower) = calls.join(numbers, ());
+    drop(inner);
+    let following = Following {
+        start: manager.now(),
+        site,
+        manager: Arc::clone(manager),
+        flight,
+        number,
+        follower,
+    };
+    // In this order, so that it never counts as one that asks.
+    manager.backend.stats.follows();
+    manager.backend.stats.waits(site);
+    Boarded::Follows(following)
 }
 
 /// A call that follows. Dropping it leaves no trace.
@@ -481,7 +429,7 @@ impl Following {
     }
 
     fn poll(&self, cx: &Context<'_>) -> Option<Promotion> {
-        let sign = &self.follower.caller.sign;
+        let sign = &self.follower.sign;
         sign.register(cx);
         let was_asked = sign.give();
         self.come().or_else(|| if was_asked { self.step_in() } else { None })
@@ -489,21 +437,24 @@ impl Following {
 
     fn come(&self) -> Option<Promotion> {
         Some(match self.follower.turn.accept_if(|_| true)? {
-            Turn::Lead(leader) => Promotion::Leads(leader),
+            Turn::Lead(leader) => Promotion::Leads(leader.begin()),
             Turn::Landed(landed) => Promotion::Landed(landed),
         })
     }
 
     /// Takes the lead if no other call has it.
     fn step_in(&self) -> Option<Promotion> {
-        let mut flights = self.manager.flights.flights();
-        let party = flights.get_mut(&self.flight).filter(|party| party.vacant)?;
+        let mut inner = self.manager.flights.inner();
+        let Inner { parties, numbers } = &mut *inner;
+        let calls = &mut parties.get_mut(&self.flight)?.calls;
+        if !calls.vacant {
+            return None;
+        }
         // Returns if the follower is no longer listed: it has been given a turn meanwhile.
-        party.followers.remove(&self.number)?;
-        let lead = party.new_lead(self.manager.host());
-        drop(flights);
-        let caller = Arc::clone(&self.follower.caller);
-        Some(Promotion::Leads(Leader::new(&self.manager, &self.flight, lead, caller)))
+        calls.take_out(self.number)?;
+        let lead = calls.new_place(numbers);
+        drop(inner);
+        Some(Promotion::Leads(Leader::new(&self.manager, &self.flight, lead).begin()))
     }
 
     fn waited(&self) -> Duration {
@@ -513,8 +464,8 @@ impl Following {
     fn busy(&self) -> LockError {
         self.manager.backend.stats.count(Event::Busy, self.site);
         let waited = self.waited();
-        let flights = self.manager.flights.flights();
-        let holder = flights.get(&self.flight).and_then(|party| party.holder.clone());
+        let inner = self.manager.flights.inner();
+        let holder = inner.parties.get(&self.flight).and_then(|party| party.holder.clone());
         LockError::Busy {
             key: self.name(),
             waited,
@@ -537,18 +488,24 @@ impl Drop for Following {
             self.manager.backend.stats.followed();
             return;
         }
-        let mut flights = self.manager.flights.flights();
-        let party = flights.get_mut(&self.flight);
-        let waited = party.and_then(|party| party.followers.remove(&self.number));
+        let mut inner = self.manager.flights.inner();
+        let party = inner.parties.get_mut(&self.flight);
+        let waited = party.and_then(|party| party.calls.take_out(self.number));
         // A lead that arrived as this call left is in `turn`; dropping it passes it to the next
-        // follower. Closed while the flights are locked, so `revoke` cannot take the lead back in
+        // follower. Closed while the flights are locked, so a sweep cannot take the lead back in
         // between, which would make this call follow again. A lead that arrives later goes to the next
         // follower too.
         let turn = self.follower.turn.close();
-        let was_last = |party: &Party| party.vacant && party.followers.is_empty();
-        let is_over = flights.get(&self.flight).is_some_and(was_last);
-        let party = if is_over { flights.remove(&self.flight) } else { None };
-        drop(flights);
+        let is_over = inner
+            .parties
+            .get(&self.flight)
+            .is_some_and(|party| party.calls.is_over());
+        let party = if is_over {
+            inner.parties.remove(&self.flight)
+        } else {
+            None
+        };
+        drop(inner);
         drop((turn, party, waited));
         self.manager.backend.stats.waited(Some(self.site), time);
         self.manager.backend.stats.followed();
@@ -639,7 +596,12 @@ mod tests {
         drop(first);
         if let (Some((next, lead)), Some(mut leader)) = (next, leader) {
             leader.landed = true;
-            next.give(Turn::Lead(Leader::new(&manager, &leader.flight, lead, Arc::default())));
+            give(
+                &manager,
+                &leader.flight,
+                next,
+                Leader::new(&manager, &leader.flight, lead),
+            );
         }
         assert!(matches!(came(second.as_ref()), Some(Promotion::Leads(_))));
         Ok(())
@@ -680,7 +642,7 @@ mod tests {
         assert!(matches!(leader, Some(Promotion::Leads(_))));
         drop(second);
         drop(leader);
-        assert!(manager.flights.flights().is_empty());
+        assert!(manager.flights.inner().parties.is_empty());
         Ok(())
     }
 
@@ -712,7 +674,7 @@ mod tests {
         let leader = came(stays.as_ref());
         assert!(matches!(leader, Some(Promotion::Leads(_))));
         drop((leader, stays));
-        assert!(manager.flights.flights().is_empty());
+        assert!(manager.flights.inner().parties.is_empty());
         Ok(())
     }
 
@@ -738,7 +700,13 @@ mod tests {
         let frozen = leads(boarded(&manager));
         let second = follows(boarded(&manager));
         let lead = frozen.as_ref().map_or(0, |leader| leader.number);
-        manager.flights.revoke(&Arc::new(flight()), lead);
+        let flight = Arc::new(flight());
+        Led {
+            manager: Arc::clone(&manager),
+            flight,
+            lead,
+        }
+        .revoke();
 
         let woken = Arc::new(Woken::default());
         let waker = Arc::clone(&woken).into();
@@ -753,7 +721,7 @@ mod tests {
             "the follower is woken for nothing"
         );
         drop((leader, first, second, frozen));
-        assert!(manager.flights.flights().is_empty());
+        assert!(manager.flights.inner().parties.is_empty());
         Ok(())
     }
 
@@ -790,7 +758,7 @@ mod tests {
             });
         }
         drop(leads(boarded(&manager)));
-        assert!(manager.flights.flights().is_empty());
+        assert!(manager.flights.inner().parties.is_empty());
         assert_eq!(copies, 0);
         Ok(())
     }

@@ -10,8 +10,7 @@
 //! The handover inside a process is that of lock cohorting: Dice, Marathe and Shavit, *Lock
 //! Cohorting: A General Technique for Designing NUMA Locks*, 2012.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, btree_map};
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::hash::BuildHasherDefault;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -21,10 +20,10 @@ use std::time::Duration;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::acquire::callers::{Ahead, Places};
-use crate::acquire::offer::{Offer, Sign, TakenBack};
+use crate::acquire::line::{self, Numbers};
 use crate::hold::upkeep::Watchdog;
 use crate::hold::{Backend, Hold, Known, LineKey, LocalQueues, LockOptions, QueueHead, Tenure};
-use crate::host::{Host, Moment, Mutex};
+use crate::host::{Moment, Mutex};
 use crate::store::holder::Holder;
 use crate::store::{LeaveFree, StoreError};
 
@@ -50,25 +49,25 @@ const SHARDS: usize = 32;
 #[repr(align(128))]
 struct Shard {
     lines: ByKey<Line>,
+    numbers: Numbers,
     openings: Openings,
 }
 
 /// Returns the line for the key, if `place` is the one in front of it.
 fn line_with<'a>(lines: &'a mut ByKey<Line>, key: &LineKey, place: u64) -> Option<&'a mut Line> {
-    lines.get_mut(key).filter(|line| line.place == place)
+    lines.get_mut(key).filter(|line| line.calls.place == place)
 }
 
 impl Shard {
-    /// Creates a place in front for a call that takes it without an offer. If another call is in front,
-    /// returns its line.
-    fn first_place(&mut self, key: &LineKey, backend: &Backend) -> Result<Place, &mut Line> {
-        let line = match self.lines.entry(key.clone()) {
-            Entry::Occupied(line) if !line.get().vacant => return Err(line.into_mut()),
-            Entry::Occupied(line) => line.into_mut(),
-            Entry::Vacant(free) => free.insert(Line::default()),
-        };
+    /// Creates a place in front for a call that takes it without an offer. Returns `None` if another call is in front.
+    fn first_place(&mut self, key: &LineKey, backend: &Backend) -> Option<Place> {
+        let line = self.lines.entry(key.clone()).or_default();
+        if !line.calls.vacant {
+            return None;
+        }
         let left_free = std::mem::take(&mut line.left_free) || self.openings.is_open(key, backend);
-        Ok(line.new_place(backend.host(), left_free))
+        let number = line.calls.new_place(&mut self.numbers);
+        Some(Place { number, left_free })
     }
 }
 
@@ -144,26 +143,17 @@ impl Openings {
 /// The line for one key. It exists while a call is in front or waits.
 #[derive(Debug, Default)]
 struct Line {
+    calls: line::Line<Turn, Terms>,
     front: Front,
-    /// The number of the current place in front. A call with an earlier number was not polled, and
-    /// has lost the place.
-    place: u64,
-    /// `true` while no call is in front because all waiting calls are asleep. The first to wake up
-    /// or arrive takes the place.
-    vacant: bool,
-    /// The calls behind, in order of arrival.
-    waiting: BTreeMap<u64, Arc<Waiter>>,
-    next: u64,
-    /// The last turn offered.
-    offer: Option<LastOffer>,
-    /// The number under which the watchdog watches the line's offers, if it does.
-    watch: Option<u64>,
     /// The moment since which, as far as is known, the lock has not been left free for clients of
     /// other kinds.
     taken_since: Option<Moment>,
     /// `true` if the release under way may leave the lock free.
     left_free: bool,
 }
+
+type Waiter = line::Waiter<Turn, Terms>;
+type Offered = line::Offered<Turn, Terms>;
 
 /// A place in front.
 #[derive(Clone, Copy)]
@@ -173,76 +163,22 @@ struct Place {
     left_free: bool,
 }
 
-/// A call that was offered a turn. The watchdog takes an open offer back if the call is not polled between two
-/// sweeps.
+/// The terms on which a lock can pass to a call: its lease, `lock_delay` and watchdog have to be these, and
+/// `renew` set.
 #[derive(Debug)]
-struct LastOffer {
-    number: u64,
-    waiter: Arc<Waiter>,
+struct Terms {
+    lease: Duration,
+    lock_delay: Duration,
+    renew: bool,
+    watchdog: Arc<Watchdog>,
 }
 
-impl Line {
-    /// Creates a new place in front, for a lock that may have been left free.
-    fn new_place(&mut self, host: &Host, left_free: bool) -> Place {
-        // Unique across lines: one may end, and another one begin for the same key, while a call
-        // still has a former place.
-        self.vacant = false;
-        self.place = host.number();
-        Place {
-            number: self.place,
-            left_free,
-        }
-    }
-
-    /// Returns the first call that is awake, which is the next to be offered a turn.
-    fn first_awake(&self) -> Option<(u64, &Arc<Waiter>)> {
-        let mut waiting = self.waiting.iter();
-        waiting
-            .find(|(_, waiter)| !waiter.sign.is_missing())
-            .map(|(number, waiter)| (*number, waiter))
-    }
-
-    /// Takes a call out of the line in order to offer it a turn.
-    fn offer_to(&mut self, host: &Host, number: u64) -> Option<Offered> {
-        let waiter = self.waiting.remove(&number)?;
-        self.offer = Some(LastOffer {
-            number,
-            waiter: Arc::clone(&waiter),
-        });
-        let mut new_watch = None;
-        if self.watch.is_none() {
-            new_watch = Some(host.number());
-            self.watch = new_watch;
-        }
-        let left_free = std::mem::take(&mut self.left_free);
-        Some(Offered {
-            waiter,
-            new_watch,
-            left_free,
-        })
-    }
-}
-
-/// A call that receives a turn once the lines are unlocked.
-struct Offered {
-    waiter: Arc<Waiter>,
-    /// The number under which the watchdog has to watch the line from now on, if it does not yet.
-    new_watch: Option<u64>,
-    /// `true` if the lock may have been left free.
-    left_free: bool,
-}
-
-impl Offered {
-    fn give(self, turn: Turn, lines: &Arc<Lines>, key: &LineKey) {
-        self.waiter.give(turn);
-        if let Some(watch) = self.new_watch {
-            let host = lines.backend.host().clone();
-            let (lines, key) = (Arc::downgrade(lines), key.clone());
-            self.waiter.watchdog.watch_calls(&host, move |now| {
-                let lines = lines.upgrade();
-                lines.is_some_and(|lines| lines.sweep(&key, watch, now))
-            });
-        }
+impl Terms {
+    fn fit(&self, hold: &Hold) -> bool {
+        self.lease == hold.options.lease
+            && self.lock_delay == hold.options.lock_delay
+            && self.renew
+            && std::ptr::addr_eq(Arc::as_ptr(&self.watchdog), Arc::as_ptr(&hold.tenure.watchdog))
     }
 }
 
@@ -282,19 +218,6 @@ pub(super) struct Contention {
     pub(super) error: Option<StoreError>,
 }
 
-/// One call in line.
-#[derive(Debug)]
-struct Waiter {
-    turn: Offer<Turn>,
-    sign: Sign,
-    /// A lock can pass to the call only if its lease, `lock_delay` and watchdog are these, and only
-    /// if `renew` is set.
-    lease: Duration,
-    lock_delay: Duration,
-    renew: bool,
-    watchdog: Arc<Watchdog>,
-}
-
 #[derive(Debug)]
 enum Turn {
     /// The call is in front, and has to ask the store.
@@ -307,15 +230,6 @@ impl Turn {
     /// Returns `true` if the call gets this lock.
     fn hands(&self, held: &Arc<Hold>) -> bool {
         matches!(self, Self::Handed(passed) if Arc::ptr_eq(&passed.held, held))
-    }
-}
-
-impl Waiter {
-    /// Gives a turn to the call. If the call has left, the turn is dropped and goes to the next
-    /// call.
-    fn give(&self, turn: Turn) {
-        self.turn.make(turn);
-        self.sign.wake();
     }
 }
 
@@ -337,93 +251,45 @@ impl Lines {
         shard.lock()
     }
 
-    /// Takes back a turn on offer if its call has not been polled since the last sweep. Returns
-    /// `false` if the line needs no further sweep.
-    pub(super) fn sweep(&self, key: &LineKey, watch: u64, now: Moment) -> bool {
-        let mut shard = self.shard(key);
-        // The key may have another line by now.
-        let Some(line) = shard.lines.get_mut(key).filter(|line| line.watch == Some(watch)) else {
-            return false;
-        };
-        let Some(offer) = line.offer.take() else {
-            line.watch = None;
-            return false;
-        };
-        let taken_back = match offer.waiter.turn.take_back_if(|_| offer.waiter.sign.ask(now)) {
-            TakenBack::Yes(turn) => Some(turn),
-            TakenBack::No => None,
-            TakenBack::NotMade => {
-                line.offer = Some(offer);
-                return true;
-            }
-            TakenBack::Over => return true,
-        };
-        // The calls behind it are asked too: they may be in the same runtime, and stand still with
-        // it.
-        let mut asked = Vec::new();
-        for waiter in line.waiting.values() {
-            waiter.sign.ask(now);
-            asked.push(Arc::clone(waiter));
-        }
-        if taken_back.is_some() {
-            line.waiting.insert(offer.number, offer.waiter);
-        } else {
-            asked.push(Arc::clone(&offer.waiter));
-            line.offer = Some(offer);
-        }
-        drop(shard);
-        for waiter in asked {
-            waiter.sign.wake();
-        }
-        // Dropping the turn releases any lock in it, and gives the place to the next call awake.
-        drop(taken_back);
-        true
+    /// Gives a call its turn, and has the watchdog take the turn back if the call is not polled.
+    fn give(self: &Arc<Self>, key: &LineKey, offered: Offered, turn: Turn) {
+        offered.give(turn, |terms, watch| {
+            let (lines, key) = (Arc::downgrade(self), key.clone());
+            terms.watchdog.watch_calls(self.backend.host(), move |now| {
+                let lines = lines.upgrade();
+                lines.is_some_and(|lines| lines.sweep(&key, watch, now))
+            });
+        });
     }
 
-    /// Takes the place in front from a call that is no longer polled, if other calls wait behind
-    /// it. The first of them to be polled gets it.
-    pub(super) fn revoke(&self, key: &LineKey, place: u64) {
-        let mut shard = self.shard(key);
-        let Some(line) = line_with(&mut shard.lines, key, place) else {
-            return;
+    /// Takes back a turn on offer if its call has not been polled since the last sweep. Returns
+    /// `false` if the line needs no further sweep.
+    fn sweep(&self, key: &LineKey, watch: u64, now: Moment) -> bool {
+        let swept = {
+            let mut shard = self.shard(key);
+            let line = shard.lines.get_mut(key);
+            line.map(|line| line.calls.sweep(watch, now))
         };
-        if line.waiting.is_empty() {
-            return;
-        }
-        line.place = 0;
-        line.vacant = true;
-        let asked: Vec<_> = line.waiting.values().cloned().collect();
-        for waiter in &asked {
-            waiter.sign.miss();
-        }
-        drop(shard);
-        for waiter in asked {
-            waiter.sign.wake();
-        }
+        swept.is_some_and(line::Swept::end)
     }
 
     /// Leaves the front of a line. Returns the next call and the number of its place.
     fn next_after(&self, key: &LineKey, place: u64) -> Option<(Offered, Place)> {
         let mut shard = self.shard(key);
-        let Shard { lines, openings } = &mut *shard;
+        let Shard {
+            lines,
+            numbers,
+            openings,
+        } = &mut *shard;
         let line = line_with(lines, key, place)?;
         let before = std::mem::take(&mut line.front);
-        let (mut next, mut over) = (None, None);
-        if line.waiting.is_empty() {
-            over = lines.remove(key);
-        } else {
-            let number = line.first_awake().map(|(number, _)| number);
-            let offered = number.and_then(|number| line.offer_to(self.backend.host(), number));
-            line.place = 0;
-            line.vacant = offered.is_none();
-            next = offered.map(|offered| {
-                let left_free = offered.left_free || openings.is_open(key, &self.backend);
-                let place = line.new_place(self.backend.host(), left_free);
-                (offered, place)
-            });
-            // This is the best information until the next call has asked.
-            line.front = before.heard().map_or(Front::Asking, Front::Told);
-        }
+        let next = line.calls.leave(numbers).map(|(next, number)| {
+            let left_free = std::mem::take(&mut line.left_free) || openings.is_open(key, &self.backend);
+            (next, Place { number, left_free })
+        });
+        // This is the best information until the next call has asked.
+        line.front = before.heard().map_or(Front::Asking, Front::Told);
+        let over = if line.calls.is_over() { lines.remove(key) } else { None };
         drop(shard);
         drop((before, over));
         next
@@ -435,9 +301,9 @@ impl Lines {
     /// release could have left it free.
     fn leave_how_free(&self, key: &LineKey, place: u64, settings: LeaveFree) -> Option<LeaveFree> {
         let mut shard = self.shard(key);
-        let Shard { lines, openings } = &mut *shard;
+        let Shard { lines, openings, .. } = &mut *shard;
         let mut line = line_with(lines, key, place);
-        let awake = line.as_mut().filter(|line| line.first_awake().is_some());
+        let awake = line.as_mut().filter(|line| line.calls.first_awake().is_some());
         let Some(line) = awake else {
             let opens = openings.open(key, &self.backend, settings);
             // A call that comes while the release is under way must not take what it leaves free.
@@ -519,24 +385,18 @@ fn head(lines: &Arc<Lines>, key: &LineKey, Place { number, left_free }: Place) -
 pub(super) fn enter(queues: &Arc<Lines>, key: &Arc<str>, options: &LockOptions, watchdog: &Arc<Watchdog>) -> Position {
     let key = &LineKey::new(key, &queues.hasher);
     let mut shard = queues.shard(key);
-    let line = match shard.first_place(key, &queues.backend) {
-        Err(line) => line,
-        Ok(place) => {
-            drop(shard);
-            return Position::InFront(head(queues, key, place));
-        }
-    };
-    let number = line.next;
-    line.next += 1;
-    let waiter = Arc::new(Waiter {
-        turn: Offer::default(),
-        sign: Sign::default(),
+    if let Some(place) = shard.first_place(key, &queues.backend) {
+        drop(shard);
+        return Position::InFront(head(queues, key, place));
+    }
+    let terms = Terms {
         lease: options.lease,
         lock_delay: options.lock_delay,
         renew: options.renew,
         watchdog: Arc::clone(watchdog),
-    });
-    line.waiting.insert(number, Arc::clone(&waiter));
+    };
+    let Shard { lines, numbers, .. } = &mut *shard;
+    let (number, waiter) = lines.entry(key.clone()).or_default().calls.join(numbers, terms);
     drop(shard);
     Position::Behind(Waiting {
         queues: Arc::clone(queues),
@@ -549,7 +409,7 @@ pub(super) fn enter(queues: &Arc<Lines>, key: &Arc<str>, options: &LockOptions, 
 /// Takes the place in front if it is free.
 pub(super) fn enter_if_free(queues: &Arc<Lines>, key: &Arc<str>) -> Option<QueueHead> {
     let key = &LineKey::new(key, &queues.hasher);
-    let place = queues.shard(key).first_place(key, &queues.backend).ok()?;
+    let place = queues.shard(key).first_place(key, &queues.backend)?;
     Some(head(queues, key, place))
 }
 
@@ -588,12 +448,16 @@ pub(super) fn ahead(head: &QueueHead) -> Ahead {
 
 impl Places for Lines {
     fn revoke(&self, key: &LineKey, number: u64) {
-        Self::revoke(self, key, number);
+        let woken = {
+            let mut shard = self.shard(key);
+            line_with(&mut shard.lines, key, number).map(|line| line.calls.revoke())
+        };
+        line::wake(woken.unwrap_or_default());
     }
 
     fn is_followed(&self, key: &LineKey, number: u64) -> bool {
         let mut shard = self.shard(key);
-        line_with(&mut shard.lines, key, number).is_some_and(|line| !line.waiting.is_empty())
+        line_with(&mut shard.lines, key, number).is_some_and(|line| !line.calls.waiting.is_empty())
     }
 }
 
@@ -607,7 +471,7 @@ impl LocalQueues for Lines {
             return false;
         }
         let mut shard = self.shard(key);
-        line_with(&mut shard.lines, key, place).is_some_and(|line| line.first_awake().is_some())
+        line_with(&mut shard.lines, key, place).is_some_and(|line| line.calls.first_awake().is_some())
     }
 
     fn leave_free(&self, key: &LineKey, place: u64) -> Option<LeaveFree> {
@@ -625,29 +489,23 @@ impl LocalQueues for Lines {
         {
             // If the next call has left meanwhile, its turn is dropped and the call behind it gets
             // the place.
-            next.give(Turn::Front(head(&this, key, place)), &this, key);
+            this.give(key, next, Turn::Front(head(&this, key, place)));
         }
     }
 
     fn pass(self: Arc<Self>, mut head: QueueHead, hold: &Arc<Hold>) -> Result<(), QueueHead> {
-        let waiter = {
+        let offered = {
             let mut shard = self.shard(&head.key);
-            line_with(&mut shard.lines, &head.key, head.number).and_then(|line| {
-                let (number, waiter) = line.first_awake()?;
-                let fits = waiter.lease == hold.options.lease
-                    && waiter.lock_delay == hold.options.lock_delay
-                    && waiter.renew
-                    && std::ptr::addr_eq(Arc::as_ptr(&waiter.watchdog), Arc::as_ptr(&hold.tenure.watchdog));
-                if !fits {
-                    return None;
-                }
-                let offered = line.offer_to(self.backend.host(), number);
+            let Shard { lines, numbers, .. } = &mut *shard;
+            line_with(lines, &head.key, head.number).and_then(|line| {
+                line.calls.first_awake().filter(|waiter| waiter.about.fit(hold))?;
+                let offered = line.calls.offer(numbers);
                 // Taking the place away from the former call, if it was not polled, is of no effect any more.
-                head.number = line.new_place(self.backend.host(), head.left_free).number;
+                head.number = line.calls.new_place(numbers);
                 offered
             })
         };
-        let Some(waiter) = waiter else { return Err(head) };
+        let Some(offered) = offered else { return Err(head) };
         // From here on, findings of the watchdog concern the next call and no longer the one that
         // has ended.
         hold.tenure.part();
@@ -657,7 +515,7 @@ impl LocalQueues for Lines {
             _tracked: hold.tenure.manager.held.token(),
             place: Some(head),
         };
-        waiter.give(Turn::Handed(passed), &self, &key);
+        self.give(&key, offered, Turn::Handed(passed));
         Ok(())
     }
 }
@@ -693,16 +551,12 @@ impl Waiting {
             return None;
         }
         let mut shard = self.queues.shard(&self.key);
-        let line = shard.lines.get_mut(&self.key)?;
-        let is_here = line
-            .waiting
-            .get(&self.number)
-            .is_some_and(|waiter| Arc::ptr_eq(waiter, &self.waiter));
-        if !line.vacant || !is_here {
+        let calls = &mut shard.lines.get_mut(&self.key)?.calls;
+        if !calls.vacant {
             return None;
         }
-        line.waiting.remove(&self.number);
-        let place = shard.first_place(&self.key, &self.queues.backend).ok()?;
+        calls.take_out(self.number)?;
+        let place = shard.first_place(&self.key, &self.queues.backend)?;
         drop(shard);
         Some(Promotion::InFront(head(&self.queues, &self.key, place)))
     }
@@ -771,21 +625,14 @@ impl Drop for Waiting {
         }
         let mut shard = self.queues.shard(&self.key);
         let lines = &mut shard.lines;
-        let waited = lines.get_mut(&self.key).and_then(|line| {
-            // The key may have another line by now, with another call under this number.
-            let btree_map::Entry::Occupied(at) = line.waiting.entry(self.number) else {
-                return None;
-            };
-            Arc::ptr_eq(at.get(), &self.waiter).then(|| at.remove())
-        });
+        let line = lines.get_mut(&self.key);
+        let waited = line.and_then(|line| line.calls.take_out(self.number));
         // A turn that arrived as this call left is in `turn`; dropping it passes it to the next
         // call. Closed while the lines are locked, so a sweep cannot take the turn back in between, which
         // would put this call in line again. A turn that arrives later goes to the next call too.
         let turn = self.waiter.turn.close();
-        let was_last = lines
-            .get(&self.key)
-            .is_some_and(|line| line.vacant && line.waiting.is_empty());
-        let line = if was_last { lines.remove(&self.key) } else { None };
+        let is_over = lines.get(&self.key).is_some_and(|line| line.calls.is_over());
+        let line = if is_over { lines.remove(&self.key) } else { None };
         drop(shard);
         drop((turn, line, waited));
     }
@@ -870,14 +717,14 @@ mod tests {
         let manager = Arc::clone(locks.shared());
         let guard = locks.lock("k").acquire().await.unwrap();
         let line = line_key(&manager, &"dist_lock:k".into());
-        let place = || manager.lines.shard(&line).lines[&line].place;
+        let place = || manager.lines.shard(&line).lines[&line].calls.place;
         let before = place();
         let waiting: Vec<_> = (0..2).map(|_| polled(locks.lock("k").acquire())).collect();
         drop(guard);
         assert!(place() != before, "the place has not been passed on");
         // As if the former call had not been polled.
         manager.lines.revoke(&line, before);
-        assert!(!manager.lines.shard(&line).lines[&line].vacant);
+        assert!(!manager.lines.shard(&line).lines[&line].calls.vacant);
         drop(waiting);
         Ok(())
     }
@@ -916,7 +763,7 @@ mod tests {
         let (first, second) = (behind(enter()), behind(enter()));
         drop(front);
         let line = line_key(&manager, &key);
-        let watch = manager.lines.shard(&line).lines[&line].watch.unwrap();
+        let watch = manager.lines.shard(&line).lines[&line].calls.watch.unwrap();
         // A sweep asks all calls for a sign, and the first one leaves before the second is polled.
         assert!(manager.lines.sweep(&line, watch, Moment::from_nanos(1)));
         drop(first);
@@ -940,7 +787,8 @@ mod tests {
         // … and is gone before it is told.
         drop(behind);
         if let Some((next, place)) = next {
-            next.give(Turn::Front(head(&manager.lines, &line, place)), &manager.lines, &line);
+            let turn = Turn::Front(head(&manager.lines, &line, place));
+            manager.lines.give(&line, next, turn);
         }
         drop(place);
         assert!(

@@ -4,6 +4,7 @@
 mod attempt;
 mod callers;
 mod coalesce;
+mod line;
 mod local_queue;
 mod multi;
 mod offer;
