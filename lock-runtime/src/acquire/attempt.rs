@@ -328,11 +328,11 @@ impl Acquisition {
     ) -> Result<Step, StoreError> {
         match answer {
             Some(Ok(Attempt::Granted { fence })) => {
-                let now = self.note_round_trip(sent);
+                let now = self.note_round_trip(&pending, sent);
                 Ok(self.granted(seen, pending, (sent, now), fence))
             }
             Some(Ok(Attempt::Busy { holder, remaining })) => {
-                self.note_round_trip(sent);
+                self.note_round_trip(&pending, sent);
                 pending.disarm();
                 seen.news = Contention {
                     holder,
@@ -349,11 +349,14 @@ impl Acquisition {
         }
     }
 
-    /// Records the time that the store took to answer an attempt sent at `sent`. Returns the moment of the
-    /// answer.
-    pub(super) fn note_round_trip(&self, sent: Moment) -> Moment {
+    /// Records the time that the store took to answer an attempt made at `sent`. Returns the moment of the answer.
+    pub(super) fn note_round_trip(&self, pending: &UnconfirmedAcquire<'_>, sent: Moment) -> Moment {
         let now = self.manager.now();
-        self.manager.backend.access.note_round_trip(now.since(sent));
+        let took = match pending.receipt().waited_until() {
+            Some(sent) => self.manager.host().now().since(sent),
+            None => now.since(sent),
+        };
+        self.manager.backend.access.note_round_trip(took);
         now
     }
 

@@ -505,6 +505,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
+    use crate::host::Host;
     use crate::store::{
         AcquireRequest, Attempt, Dispatch, Fence, FencingToken, HolderValue, LockStore, LossReceiver, Ownership,
         ReleaseRequest, RenewRequest, Responder, StoreError, StoreFuture,
@@ -528,6 +529,8 @@ mod tests {
         answer: fn(usize) -> StoreFuture<'static, Attempt>,
         /// `true` to try each request at the wrong place first.
         is_misled: AtomicBool,
+        /// The time that an attempt waits for its connection.
+        connects_in: Duration,
     }
 
     impl Scripted {
@@ -536,6 +539,7 @@ mod tests {
                 attempts: AtomicUsize::new(0),
                 answer,
                 is_misled: AtomicBool::new(false),
+                connects_in: Duration::ZERO,
             })
         }
 
@@ -549,8 +553,16 @@ mod tests {
     }
 
     impl LockStore for Scripted {
-        fn acquire<'a>(&'a self, _: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
-            (self.answer)(self.attempts.fetch_add(1, Ordering::SeqCst))
+        fn acquire<'a>(&'a self, request: &'a AcquireRequest<'a>) -> StoreFuture<'a, Attempt> {
+            let answer = (self.answer)(self.attempts.fetch_add(1, Ordering::SeqCst));
+            if self.connects_in.is_zero() {
+                return answer;
+            }
+            Box::pin(async {
+                tokio::time::sleep(self.connects_in).await;
+                request.receipt.sent_at(1, Host::process().now());
+                answer.await
+            })
         }
 
         fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
@@ -597,7 +609,23 @@ mod tests {
         Ok(())
     }
 
-    /// The first request for a lock may wait for its connection.
+    #[tokio::test]
+    async fn the_wait_for_a_connection_is_no_part_of_the_usual_round_trip() -> Result<(), Box<dyn std::error::Error>> {
+        let granted = |_| Box::pin(ready(Ok(Attempt::Granted { fence: None }))) as StoreFuture<'static, Attempt>;
+        let store = Scripted {
+            connects_in: ROUND_TRIP,
+            ..Arc::into_inner(Scripted::new(granted)).ok_or("the store is shared")?
+        };
+        let locks = LockManager::builder("connects").with_store(Arc::new(store)).build()?;
+        let began = std::time::Instant::now();
+        let held = locks.lock("k").acquire().await?;
+        let usual = locks.shared().backend.access.usual_round_trip();
+        assert!(usual + ROUND_TRIP <= began.elapsed(), "{usual:?}");
+        held.release().await?;
+        Ok(())
+    }
+
+    /// A store that does not tell when it sends a request may have waited for its connection.
     #[tokio::test]
     async fn a_check_that_is_answered_sooner_shortens_the_usual_round_trip() -> Result<(), Box<dyn std::error::Error>> {
         let store = Scripted::new(|_| {

@@ -169,11 +169,11 @@ impl Acquisition {
         };
         let step = match answer {
             Some(Ok(AttemptAll::Granted { fence })) => {
-                let now = self.note_round_trip(sent);
+                let now = self.note_round_trip(&pending, sent);
                 self.granted(seen, pending, (sent, now), fence)
             }
             Some(Ok(AttemptAll::Busy { at, holder, remaining })) => {
-                self.note_round_trip(sent);
+                self.note_round_trip(&pending, sent);
                 seen.news = Contention {
                     holder,
                     remaining,

@@ -492,6 +492,9 @@ pub enum AttemptAll {
 #[derive(Debug, Default)]
 pub struct Receipt {
     connection: AtomicU64,
+    /// The time at which a request was sent that had to wait for its connection, in nanoseconds of the host's clock;
+    /// 0 for any other.
+    sent: AtomicU64,
     answered: AtomicBool,
     /// `true` while the store asks whether an answered request has been handed the lock.
     taking: AtomicBool,
@@ -504,6 +507,20 @@ impl Receipt {
     /// zero that is unique to the connection.
     pub fn sent_on(&self, connection: u64) {
         self.connection.store(connection, Ordering::Release);
+    }
+
+    /// Does the same for a request that may have waited for its connection until now: the time until its answer
+    /// counts from here.
+    pub(crate) fn sent_at(&self, connection: u64, now: Moment) {
+        self.sent.store(now.as_nanos(), Ordering::Relaxed);
+        self.sent_on(connection);
+    }
+
+    /// Returns the time at which a request was sent that may have waited for its connection.
+    pub(crate) fn waited_until(&self) -> Option<Moment> {
+        Some(self.sent.load(Ordering::Relaxed))
+            .filter(|sent| *sent != 0)
+            .map(Moment::from_nanos)
     }
 
     /// Records that a [`QueueRequest`] was answered. The store calls this when the answer has
@@ -538,6 +555,7 @@ impl Receipt {
 
     /// Resets the receipt for a new request.
     pub(crate) fn begin(&self) {
+        self.sent.store(0, Ordering::Relaxed);
         self.connection.store(0, Ordering::Release);
         self.answered.store(false, Ordering::Release);
         self.taking.store(false, Ordering::Release);

@@ -115,7 +115,7 @@ impl LegacySetnxStore {
         }
         let slot = self.server.commands.here();
         let live = slot.live().await?;
-        request.receipt.sent_on(live.number);
+        request.receipt.sent_at(live.number, slot.host().now());
         let own = self.keys_of(request.key);
         let counter = self.server.names.counter(&own.lock);
         let keys: [&str; 3] = [&own.lock, &own.side, &counter];

@@ -190,7 +190,7 @@ impl RedisStore {
         } else {
             None
         };
-        request.receipt.sent_on(live.number);
+        request.receipt.sent_at(live.number, commands.host().now());
         if let Some(mark) = mark {
             return Box::pin(self.acquire_marked(&commands, &live, request, &mark)).await;
         }

@@ -93,7 +93,7 @@ impl RedisStore {
     ) -> Result<Attempt, StoreError> {
         let commands = self.commands.here();
         let live = commands.live().await?;
-        request.receipt.sent_on(live.number);
+        request.receipt.sent_at(live.number, commands.host().now());
         // In place of the queue, which an acquire that is not fair does not read.
         let keys: [&str; 2] = [request.key; 2];
         let answer = eval(&commands, &live, &ACQUIRE, &keys, |command| {

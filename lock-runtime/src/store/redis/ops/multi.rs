@@ -16,7 +16,7 @@ impl RedisStore {
         let commands = self.commands.here();
         let live = commands.live().await?;
         let mark = commands.mark(&live, request.value).await?;
-        request.receipt.sent_on(live.number);
+        request.receipt.sent_at(live.number, commands.host().now());
         let queues: Vec<_> = request.keys.iter().map(|key| self.names.queue(key)).collect();
         let counter = self.names.counter(request.keys.first().map_or("", |key| &**key));
         let mut keys: Vec<&str> = vec![&counter];
