@@ -221,11 +221,12 @@ impl Leader {
     /// Leaves the lead. Returns the next leader and the number of its lead.
     fn leave(&mut self) -> Option<(Offered, u64)> {
         let mut closed = self.closed.take();
-        // Those that have left a closed flight have not found themselves in it. Dropped while nothing is locked.
-        if let Some(closed) = &mut closed {
-            closed.calls.close_up();
-        }
+        let mut gone = Vec::new();
         let mut inner = self.manager.flights.inner();
+        // Those that have left a closed flight have not found themselves in it. Each says so while the flights are locked.
+        if let Some(closed) = &mut closed {
+            gone = closed.calls.close_up();
+        }
         let Inner { parties, numbers } = &mut *inner;
         let party = match (closed, parties.entry(Arc::clone(&self.flight))) {
             (None, Entry::Occupied(party)) if party.get().calls.place == self.number => party.into_mut(),
@@ -235,6 +236,7 @@ impl Leader {
             (Some(closed), Entry::Occupied(mut party)) => {
                 let woken = party.get_mut().calls.adopt(closed.calls);
                 drop(inner);
+                drop(gone);
                 line::wake(woken);
                 return None;
             }
@@ -244,7 +246,7 @@ impl Leader {
         let over = party.calls.is_over();
         let over = if over { parties.remove(&self.flight) } else { None };
         drop(inner);
-        drop(over);
+        drop((over, gone));
         next
     }
 }

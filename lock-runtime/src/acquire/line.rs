@@ -49,6 +49,8 @@ pub(super) struct Waiter<T, W> {
 /// A call that receives a turn once the line is unlocked.
 pub(super) struct Offered<T, W> {
     waiter: Arc<Waiter<T, W>>,
+    /// The one that was offered a turn before: dropping a waker may drop a task.
+    _former: Option<(u64, Arc<Waiter<T, W>>)>,
     /// The number under which the watchdog has to watch the line from now on, if it does not yet.
     watch: Option<u64>,
 }
@@ -119,32 +121,39 @@ impl<T, W> Line<T, W> {
         self.waiting.remove(&number)
     }
 
-    /// Returns the first call that is awake, which is the next to be offered a turn.
-    pub(super) fn first_awake(&self) -> Option<&Arc<Waiter<T, W>>> {
-        self.waiting.values().find(|waiter| !waiter.sign.is_missing())
+    /// Returns `true` if a call that waits is awake.
+    pub(super) fn is_awake(&self) -> bool {
+        self.waiting.values().any(|waiter| !waiter.sign.is_missing())
     }
 
     /// Leaves the place in front. Returns the first call that is awake, and the number of its place. If there is none, the
     /// place is vacant.
     pub(super) fn leave(&mut self, numbers: &mut Numbers) -> Option<(Offered<T, W>, u64)> {
-        let next = self.offer(numbers);
+        let next = self.offer(numbers, |_| true);
         self.place = 0;
         self.vacant = next.is_none();
         next.map(|next| (next, self.new_place(numbers)))
     }
 
-    /// Takes the first call that is awake out of the line, in order to offer it a turn.
-    pub(super) fn offer(&mut self, numbers: &mut Numbers) -> Option<Offered<T, W>> {
+    /// Takes the first call that is awake out of the line, in order to offer it a turn, if that fits what is known
+    /// about the call.
+    pub(super) fn offer(&mut self, numbers: &mut Numbers, fits: impl FnOnce(&W) -> bool) -> Option<Offered<T, W>> {
         let mut waiting = self.waiting.iter();
-        let (&number, _) = waiting.find(|(_, waiter)| !waiter.sign.is_missing())?;
+        let (&number, _) = waiting
+            .find(|(_, waiter)| !waiter.sign.is_missing())
+            .filter(|(_, waiter)| fits(&waiter.about))?;
         let waiter = self.waiting.remove(&number)?;
-        self.offered = Some((number, Arc::clone(&waiter)));
+        let former = self.offered.replace((number, Arc::clone(&waiter)));
         let mut watch = None;
         if self.watch.is_none() {
             watch = Some(numbers.next());
             self.watch = watch;
         }
-        Some(Offered { waiter, watch })
+        Some(Offered {
+            waiter,
+            _former: former,
+            watch,
+        })
     }
 
     /// Takes the place from a call that is no longer polled, if others wait. The first of them to be polled gets it.
@@ -171,10 +180,20 @@ impl<T, W> Line<T, W> {
         woken
     }
 
-    /// Forgets the calls that have left without finding themselves in the line, and what the watchdog watches.
-    pub(super) fn close_up(&mut self) {
-        self.waiting.retain(|_, waiter| !waiter.turn.is_over());
-        (self.offered, self.watch) = (None, None);
+    /// Forgets the calls that have left without finding themselves in the line, and what the watchdog watches. Returns
+    /// these calls, to be dropped once the line is unlocked.
+    pub(super) fn close_up(&mut self) -> Woken<T, W> {
+        let mut gone = Woken::new();
+        self.waiting.retain(|_, waiter| {
+            let is_over = waiter.turn.is_over();
+            if is_over {
+                gone.push(Arc::clone(waiter));
+            }
+            !is_over
+        });
+        self.watch = None;
+        gone.extend(self.offered.take().map(|(_, waiter)| waiter));
+        gone
     }
 
     /// Takes back a turn on offer if its call has not been polled since the last sweep.
@@ -182,6 +201,7 @@ impl<T, W> Line<T, W> {
         let mut swept = Swept {
             woken: Woken::new(),
             taken_back: None,
+            over: None,
             again: false,
         };
         // There may be another line by now.
@@ -200,7 +220,10 @@ impl<T, W> Line<T, W> {
                 self.offered = Some((number, waiter));
                 return swept;
             }
-            TakenBack::Over => return swept,
+            TakenBack::Over => {
+                swept.over = Some(waiter);
+                return swept;
+            }
         }
         // The calls behind it are asked too: they may be in the same runtime, and stand still with it.
         for waiter in self.waiting.values() {
@@ -221,6 +244,8 @@ impl<T, W> Line<T, W> {
 pub(super) struct Swept<T, W> {
     woken: Woken<T, W>,
     taken_back: Option<T>,
+    /// The call whose offer is over.
+    over: Option<Arc<Waiter<T, W>>>,
     /// `false` if the line needs no further sweep.
     again: bool,
 }
@@ -230,7 +255,7 @@ impl<T, W> Swept<T, W> {
     pub(super) fn end(self) -> bool {
         wake(self.woken);
         // Dropping the turn releases any lock in it, and gives the place to the next call awake.
-        drop(self.taken_back);
+        drop((self.taken_back, self.over));
         self.again
     }
 }

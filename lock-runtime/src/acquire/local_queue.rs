@@ -287,9 +287,13 @@ impl Lines {
             let left_free = std::mem::take(&mut line.left_free) || openings.is_open(key, &self.backend);
             (next, Place { number, left_free })
         });
-        // This is the best information until the next call has asked.
-        line.front = before.heard().map_or(Front::Asking, Front::Told);
-        let over = if line.calls.is_over() { lines.remove(key) } else { None };
+        let over = if line.calls.is_over() {
+            lines.remove(key)
+        } else {
+            // This is the best information until the next call has asked.
+            line.front = before.heard().map_or(Front::Asking, Front::Told);
+            None
+        };
         drop(shard);
         drop((before, over));
         next
@@ -303,7 +307,7 @@ impl Lines {
         let mut shard = self.shard(key);
         let Shard { lines, openings, .. } = &mut *shard;
         let mut line = line_with(lines, key, place);
-        let awake = line.as_mut().filter(|line| line.calls.first_awake().is_some());
+        let awake = line.as_mut().filter(|line| line.calls.is_awake());
         let Some(line) = awake else {
             let opens = openings.open(key, &self.backend, settings);
             // A call that comes while the release is under way must not take what it leaves free.
@@ -471,7 +475,7 @@ impl LocalQueues for Lines {
             return false;
         }
         let mut shard = self.shard(key);
-        line_with(&mut shard.lines, key, place).is_some_and(|line| line.calls.first_awake().is_some())
+        line_with(&mut shard.lines, key, place).is_some_and(|line| line.calls.is_awake())
     }
 
     fn leave_free(&self, key: &LineKey, place: u64) -> Option<LeaveFree> {
@@ -498,11 +502,10 @@ impl LocalQueues for Lines {
             let mut shard = self.shard(&head.key);
             let Shard { lines, numbers, .. } = &mut *shard;
             line_with(lines, &head.key, head.number).and_then(|line| {
-                line.calls.first_awake().filter(|waiter| waiter.about.fit(hold))?;
-                let offered = line.calls.offer(numbers);
+                let offered = line.calls.offer(numbers, |terms| terms.fit(hold))?;
                 // Taking the place away from the former call, if it was not polled, is of no effect any more.
                 head.number = line.calls.new_place(numbers);
-                offered
+                Some(offered)
             })
         };
         let Some(offered) = offered else { return Err(head) };
