@@ -13,12 +13,14 @@ for i = 1, locks do
   local lock, queue, value, lease = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i + 1], ARGV[2 * i + 2]
   -- pcall: as in `first_in`, which costs more.
   local waits = ARGV[2] == '1' and redis.pcall('PTTL', queue) ~= -2
-  if not waits and redis.call('SET', lock, value, 'NX', 'PX', lease) then
+  -- pcall: a server before 7.0 that is out of memory still tells who has the lock.
+  local set = not waits and redis.pcall('SET', lock, value, 'NX', 'PX', lease)
+  if set and not set.err then
     local has_token, token = pcall(token_for, i)
     if not has_token then
-      -- No lock is left behind.
+      -- No lock is left behind. From 7.0 on, `pcall` leaves only the text of an error, with its code.
       redis.call('DEL', lock)
-      error(token, 0)
+      error(redis.REDIS_VERSION_NUM and {err = token} or token, 0)
     end
     answers[i] = {1, token}
   else
@@ -28,7 +30,7 @@ for i = 1, locks do
       answers[i] = holder
     elseif holder and holder ~= value then
       answers[i] = {0, holder, redis.call('PTTL', lock)}
-    elseif not holder and first_in(queue) then
+    elseif not holder and waits and first_in(queue) then
       answers[i] = {0, '', 0}
     else
       -- Takes the token first: if that fails, no lock is left behind.
