@@ -31,8 +31,7 @@ use crate::store::{Lane, LossHint, Ownership, StoreError};
 /// of a key as [`LONGER`].
 const BATCH: usize = 1000;
 const LONGER: usize = 10;
-/// The number of batches that may be under way to one server at once, of those that begin with a
-/// renewal and of the others. The other locks wait in the server's [`Queue`], the most urgent first:
+/// The number of batches of one kind that may be under way to one server at once. The other locks wait in the server's [`Queue`], the most urgent first:
 /// if all were sent at once, the last ones would time out behind the others and be sent again, until
 /// the server is overloaded.
 const AT_ONCE: usize = 4;
@@ -108,26 +107,38 @@ impl std::fmt::Debug for Sweep {
     }
 }
 
-/// The locks of one server that are due.
+/// The locks of one server that are due. A renewal does not wait for checks, whose answers may take as long over
+/// a slow line as what is left of its lease.
 #[derive(Debug, Default)]
 struct Queue {
-    /// The locks by deadline.
+    renewals: Batches,
+    /// All else. Some may have become renewals since.
+    checks: Batches,
+}
+
+/// The batches of one kind.
+#[derive(Debug, Default)]
+struct Batches {
+    /// The locks for the next ones, by deadline.
     waiting: BTreeMap<(Moment, u64), Arc<Tenure>>,
-    under_way: UnderWay,
+    /// The number under way.
+    running: usize,
 }
 
-/// The numbers of batches that are under way to a server. A renewal that is due does not wait for checks, whose
-/// answers may take as long over a slow line as what is left of its lease.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct UnderWay {
-    /// The batches that begin with a renewal.
-    renewals: usize,
-    others: usize,
-}
+impl Queue {
+    fn batches(&mut self, renew: bool) -> &mut Batches {
+        if renew { &mut self.renewals } else { &mut self.checks }
+    }
 
-impl UnderWay {
-    fn count(&mut self, renews: bool) -> &mut usize {
-        if renews { &mut self.renewals } else { &mut self.others }
+    fn both(&mut self) -> [&mut Batches; 2] {
+        [&mut self.renewals, &mut self.checks]
+    }
+
+    /// Takes out a lock that waits.
+    fn remove(&mut self, held: &Tenure, place: Moment) {
+        for batches in self.both() {
+            batches.waiting.remove(&(place, held.id));
+        }
     }
 }
 
@@ -490,42 +501,41 @@ impl Watchdog {
         let Some(queue) = schedule.due.get_mut(server) else {
             return batches;
         };
-        while let Some((_, first)) = queue.waiting.first_key_value() {
-            let renews = Request::of(first, &first.plan(), now) == Request::Renew;
-            if *queue.under_way.count(renews) == AT_ONCE {
-                break;
-            }
-            let mut due = Vec::new();
-            let mut keys = 0;
-            while keys < BATCH
-                && let Some((_, held)) = queue.waiting.pop_first()
-            {
-                let mut plan = held.plan();
-                plan.waiting = None;
-                let watched = plan.due.is_some();
-                let request = Request::of(&held, &plan, now);
-                plan.restores = false;
-                if watched {
-                    let is_a_read = request == Request::Check && !held.value.is_shared();
-                    keys += held.keys().iter().count() * if is_a_read { 1 } else { LONGER };
-                    request.is_under_way(&mut plan, true);
-                    drop(plan);
-                    due.push(Due { held, request });
+        for renews in [true, false] {
+            let of_kind = queue.batches(renews);
+            while of_kind.running < AT_ONCE && !of_kind.waiting.is_empty() {
+                let mut due = Vec::new();
+                let mut keys = 0;
+                while keys < BATCH
+                    && let Some((_, held)) = of_kind.waiting.pop_first()
+                {
+                    let mut plan = held.plan();
+                    plan.waiting = None;
+                    let watched = plan.due.is_some();
+                    let request = Request::of(&held, &plan, now);
+                    plan.restores = false;
+                    if watched {
+                        let is_a_read = request == Request::Check && !held.value.is_shared();
+                        keys += held.keys().iter().count() * if is_a_read { 1 } else { LONGER };
+                        request.is_under_way(&mut plan, true);
+                        drop(plan);
+                        due.push(Due { held, request });
+                    }
                 }
+                if due.is_empty() {
+                    continue;
+                }
+                of_kind.running += 1;
+                batches.push(Batch {
+                    host: host.clone(),
+                    watchdog: Arc::clone(self),
+                    server: server.clone(),
+                    renews,
+                    due,
+                });
             }
-            if due.is_empty() {
-                continue;
-            }
-            *queue.under_way.count(renews) += 1;
-            batches.push(Batch {
-                host: host.clone(),
-                watchdog: Arc::clone(self),
-                server: server.clone(),
-                renews,
-                due,
-            });
         }
-        if queue.under_way == UnderWay::default() {
+        if queue.both().iter().all(|batches| batches.running == 0) {
             schedule.due.remove(server);
         }
         batches
@@ -591,7 +601,7 @@ impl Keeper for Watchdog {
         if let Some(place) = plan.waiting.take()
             && let Some(queue) = schedule.due.get_mut(&held.servers())
         {
-            queue.waiting.remove(&(place, held.id));
+            queue.remove(held, place);
         }
         if std::mem::take(&mut plan.indexed) {
             for key in held.keys().iter() {
@@ -624,13 +634,19 @@ impl Keeper for Watchdog {
 impl Schedule {
     /// Puts a lock into its server's queue.
     fn line_up(&mut self, plan: &mut Plan, held: &Arc<Tenure>, now: Moment) {
+        let renews = Request::of(held, plan, now) == Request::Renew;
         plan.checked_at = Some(now);
-        plan.waiting = Some(held.deadline());
+        let former = plan.waiting.replace(held.deadline());
         if held.manager.reports_losses && !held.manager.store().release_is_immediate() {
             self.watch_with_others(held, now);
         }
         let queue = self.due.entry(held.servers()).or_default();
-        queue.waiting.insert((held.deadline(), held.id), Arc::clone(held));
+        // A check that waits may have become a renewal.
+        if let Some(former) = former {
+            queue.remove(held, former);
+        }
+        let waiting = &mut queue.batches(renews).waiting;
+        waiting.insert((held.deadline(), held.id), Arc::clone(held));
     }
 
     /// Returns the held locks of a store of which a key lies in this lane.
@@ -669,7 +685,7 @@ impl Schedule {
         if let Some(place) = plan.waiting.take()
             && let Some(queue) = self.due.get_mut(&before)
         {
-            queue.waiting.remove(&(place, held.id));
+            queue.remove(held, place);
         }
         true
     }
@@ -761,7 +777,7 @@ struct Batch {
     host: Host,
     watchdog: Arc<Watchdog>,
     server: Servers,
-    /// `true` if it began with a renewal.
+    /// The kind of the batch: see [`Queue`].
     renews: bool,
     due: Vec<Due>,
 }
@@ -934,12 +950,14 @@ impl Drop for Batch {
         let Some(queue) = schedule.due.get_mut(&self.server) else {
             return;
         };
-        let under_way = queue.under_way.count(self.renews);
-        *under_way = under_way.saturating_sub(1);
+        let of_kind = queue.batches(self.renews);
+        of_kind.running = of_kind.running.saturating_sub(1);
         let Some(host) = Some(&self.host).filter(|host| host.has_runtime()) else {
             // The runtime has ended. A scheduler in another runtime may take over.
-            for held in std::mem::take(&mut queue.waiting).into_values() {
-                held.plan().waiting = None;
+            for batches in queue.both() {
+                for held in std::mem::take(&mut batches.waiting).into_values() {
+                    held.plan().waiting = None;
+                }
             }
             return;
         };
@@ -1022,6 +1040,8 @@ mod tests {
             store.asked.notified().await;
         }
         let lease = Duration::from_millis(1_500);
+        let sooner = locks.lock("sooner").lease(lease * 9 / 10).renew(false);
+        others.push(sooner.acquire().await?);
         let held = locks.lock("k").lease(lease).acquire().await?;
         tokio::time::timeout(2 * lease, store.renewed.notified()).await?;
         assert!(held.handle().is_held());
