@@ -1206,16 +1206,16 @@ impl Inner {
         let mine = Some((call.process, call.incarnation));
         let mut broken = None;
         for key in &call.plan.keys {
-            // Where the lock may have been lost since, its lease may have run out, or several of a process may hold it, it may be any of those of
-            // the process.
+            // A replica may have lost the lock before it was looked at.
+            let is_lost = |loss: &Loss| loss.at >= call.asked && loss.key.is_none_or(|of| of == *key);
+            if self.losses.iter().any(is_lost) {
+                continue;
+            }
+            // Where its lease may have run out, or several of a process may hold it, it may be any of those of the process.
             let is_any = call.plan.mode != LockMode::Exclusive
                 || call.stood_still
                 || call.plan.signal
-                || self.failed_over(call.process, call.asked)
-                || self
-                    .losses
-                    .iter()
-                    .any(|loss| loss.at >= call.asked && loss.key.is_none_or(|of| of == *key));
+                || self.failed_over(call.process, call.asked);
             let present = server_of(&self.servers, *key).read(|engine| values(engine, *key));
             let known = self.reached.get(&(*key, mine)).map_or(&[][..], Vec::as_slice);
             let known = known.iter().filter(|known| known.last >= call.asked);
