@@ -111,6 +111,11 @@ impl Caller {
         mine.is_some_and(|mine| !std::mem::replace(&mut mine.is_claimed, true))
     }
 
+    /// Returns `true` if the grant of the attempt is the call's own.
+    pub(super) fn has_claimed(&self) -> bool {
+        self.stake.lock().as_ref().is_some_and(|mine| mine.is_claimed)
+    }
+
     /// Ends an attempt. Returns what was at stake.
     pub(super) fn end(&self) -> Option<Stake> {
         Some(self.stake.lock().take()?.stake)

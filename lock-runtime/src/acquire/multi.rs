@@ -40,8 +40,14 @@ struct Kept<'a> {
 impl Part<'_> {
     /// Disarms the clean-up: everything was taken over by another attempt's value, or released.
     fn disarm(self) {
-        for kept in self.kept.into_iter().chain(self.handed) {
+        if let Some(kept) = self.kept {
             kept.pending.disarm();
+        }
+        // Nothing has taken over a grant that the lock thread had taken back before it came.
+        if let Some(handed) = self.handed
+            && handed.asking.caller.has_claimed()
+        {
+            handed.pending.disarm();
         }
     }
 
