@@ -61,7 +61,7 @@ pub(super) struct Flights(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     parties: HashMap<Arc<Flight>, Party>,
-    /// Of all parties, since followers may move to another one.
+    /// The numbers of all parties, since followers may move to another one.
     numbers: Numbers,
 }
 
@@ -96,6 +96,17 @@ impl fmt::Debug for Turn {
 impl Flights {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock()
+    }
+
+    /// Takes back a lead on offer if its call has not been polled since the last sweep. Returns `false`
+    /// if the flight needs no further sweep.
+    fn sweep(&self, flight: &Arc<Flight>, watch: u64, now: Moment) -> bool {
+        let swept = {
+            let mut inner = self.inner();
+            let party = inner.parties.get_mut(flight);
+            party.map(|party| party.calls.sweep(watch, now))
+        };
+        swept.is_some_and(line::Swept::end)
     }
 }
 
@@ -277,14 +288,7 @@ fn give(manager: &Arc<Shared>, flight: &Arc<Flight>, next: Offered, leader: Lead
         let (shared, flight) = (Arc::downgrade(manager), Arc::clone(flight));
         watchdog.watch_calls(manager.host(), move |now| {
             let manager = shared.upgrade();
-            manager.is_some_and(|manager| {
-                let swept = {
-                    let mut inner = manager.flights.inner();
-                    let party = inner.parties.get_mut(&flight);
-                    party.map(|party| party.calls.sweep(watch, now))
-                };
-                swept.is_some_and(line::Swept::end)
-            })
+            manager.is_some_and(|manager| manager.flights.sweep(&flight, watch, now))
         });
     });
 }

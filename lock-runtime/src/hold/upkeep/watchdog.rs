@@ -125,6 +125,31 @@ struct Batches {
     running: usize,
 }
 
+impl Batches {
+    /// Takes out the locks of the next batch, the most urgent first. Returns none if those that wait are not watched any more.
+    fn next(&mut self, now: Moment) -> Vec<Due> {
+        let mut due = Vec::new();
+        let mut keys = 0;
+        while keys < BATCH
+            && let Some((_, held)) = self.waiting.pop_first()
+        {
+            let mut plan = held.plan();
+            plan.waiting = None;
+            let watched = plan.due.is_some();
+            let request = Request::of(&held, &plan, now);
+            plan.restores = false;
+            if watched {
+                let is_a_read = request == Request::Check && !held.value.is_shared();
+                keys += held.keys().iter().count() * if is_a_read { 1 } else { LONGER };
+                request.is_under_way(&mut plan, true);
+                drop(plan);
+                due.push(Due { held, request });
+            }
+        }
+        due
+    }
+}
+
 impl Queue {
     fn batches(&mut self, renew: bool) -> &mut Batches {
         if renew { &mut self.renewals } else { &mut self.checks }
@@ -504,24 +529,7 @@ impl Watchdog {
         for renews in [true, false] {
             let of_kind = queue.batches(renews);
             while of_kind.running < AT_ONCE && !of_kind.waiting.is_empty() {
-                let mut due = Vec::new();
-                let mut keys = 0;
-                while keys < BATCH
-                    && let Some((_, held)) = of_kind.waiting.pop_first()
-                {
-                    let mut plan = held.plan();
-                    plan.waiting = None;
-                    let watched = plan.due.is_some();
-                    let request = Request::of(&held, &plan, now);
-                    plan.restores = false;
-                    if watched {
-                        let is_a_read = request == Request::Check && !held.value.is_shared();
-                        keys += held.keys().iter().count() * if is_a_read { 1 } else { LONGER };
-                        request.is_under_way(&mut plan, true);
-                        drop(plan);
-                        due.push(Due { held, request });
-                    }
-                }
+                let due = of_kind.next(now);
                 if due.is_empty() {
                     continue;
                 }
