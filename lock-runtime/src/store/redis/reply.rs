@@ -10,6 +10,8 @@ use crate::store::{Attempt, Fence, FencingToken, Ownership, StoreError};
 /// Returns the outcome of a script that acquires one lock.
 pub(super) fn attempt(answer: &Value) -> Result<Attempt, StoreError> {
     match answer {
+        Value::Int(1) => Ok(Attempt::Granted { fence: None }),
+        token @ Value::BulkString(_) => fence_of(token).map(|fence| Attempt::Granted { fence: Some(fence) }),
         Value::Array(parts) => granted_or_busy(parts),
         other => Err(unexpected(other)),
     }

@@ -233,9 +233,9 @@ impl Release {
         }
     }
 
-    /// Returns `true` for the release of an exclusive lock at once, in whatever state its queue is.
+    /// Returns `true` for the release of a lock at once, in whatever state its queue is.
     fn is_plain(&self) -> bool {
-        !self.is_shared && self.keep == 0 && self.member.is_empty() && self.leave_free.is_none()
+        self.keep == 0 && self.member.is_empty() && self.leave_free.is_none()
     }
 
     /// Returns the key of the queue of the lock.

@@ -2,12 +2,12 @@
 -- KEYS: for each lock the lock and its queue, then the fencing counter if tokens are taken.
 -- ARGV: 1 to take fencing tokens, 1 to let the waiters in the queues go first, then for each lock the holder's
 -- value and the lease in ms.
--- Returns for each lock {1, token or ''} if granted, {0, the holder's value or '', the rest of its lease in ms}
--- if busy, or an error.
+-- Returns for each lock its token, or 1 without one, if granted, {0, the holder's value or '', the rest of its
+-- lease in ms} if busy, or an error.
 local locks = (#ARGV - 2) / 2
 local answers = {}
 local function token_for(i)
-  return ARGV[1] == '1' and next_fence(KEYS[#KEYS], locks - i + 1) or ''
+  return ARGV[1] == '1' and next_fence(KEYS[#KEYS], locks - i + 1) or 1
 end
 for i = 1, locks do
   local lock, queue, value, lease = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i + 1], ARGV[2 * i + 2]
@@ -22,7 +22,7 @@ for i = 1, locks do
       redis.call('DEL', lock)
       error(redis.REDIS_VERSION_NUM and {err = token} or token, 0)
     end
-    answers[i] = {1, token}
+    answers[i] = token
   else
     -- pcall: a key of another type must not keep the other locks from being taken.
     local holder = redis.pcall('GET', lock)
@@ -40,7 +40,7 @@ for i = 1, locks do
       else
         redis.call('SET', lock, value, 'NX', 'PX', lease)
       end
-      answers[i] = {1, token}
+      answers[i] = token
     end
   end
 end

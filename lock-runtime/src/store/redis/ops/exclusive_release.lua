@@ -13,11 +13,20 @@
 local answers, released = {}, {}
 local others = false
 local each = 2 * (#ARGV - 1) / #KEYS
+local holders = {}
+if #KEYS > 2 then
+  local locks = {}
+  for i = 1, #KEYS / 2 do
+    locks[i] = KEYS[2 * i - 1]
+  end
+  -- pcall: a user may lack the permission.
+  holders = redis.pcall('MGET', unpack(locks))
+end
 for i = 1, #KEYS / 2 do
   local lock, at = KEYS[2 * i - 1], each * (i - 1) + 2
   if each == 1 or ARGV[at + 1] == '0' and ARGV[at + 2] == '' and string.sub(ARGV[at + 3], -2) ~= ':1' then
     -- pcall: a key of another type must not stop the release of the other locks.
-    local holder = redis.pcall('GET', lock)
+    local holder = holders[i] or redis.pcall('GET', lock)
     if holder ~= ARGV[at] then
       answers[i] = type(holder) == 'table' and holder or holder and -1 or 0
     elseif redis.call('PTTL', KEYS[2 * i]) == -2 then

@@ -1,9 +1,9 @@
 -- Releases locks in shared modes, and hands them to waiters. Keeps a place for the rest of the
 -- minimum hold instead, if told to.
 -- KEYS: for each lock the lock and its queue.
--- ARGV: the channels' prefix, then for each lock: the holder's value; the time to keep its place in
--- ms, or 0 to release it; the member to take out of the queue, or ''; and one argument that only
--- exclusive locks use.
+-- ARGV: the channels' prefix, then for each lock the holder's value, and if one of them is released in
+-- another way than at once, each value with three more: the time to keep its place in ms, or 0 to
+-- release it; the member to take out of the queue, or ''; and one that only exclusive locks use.
 -- Returns for each lock nil (the value does not hold it), 0 (released or kept, and it has other
 -- holders), 1 (released, and it is free) or an error.
 
@@ -12,10 +12,12 @@
 local now
 local answers, released = {}, {}
 local others = false
+local each = 2 * (#ARGV - 1) / #KEYS
 for i = 1, #KEYS / 2 do
-  local lock, value = KEYS[2 * i - 1], ARGV[4 * i - 2]
+  local lock, at = KEYS[2 * i - 1], each * (i - 1) + 2
+  local value = ARGV[at]
   local class = string.match(value, '^([^:]*):')
-  if class and ARGV[4 * i - 1] == '0' and ARGV[4 * i] == '' then
+  if class and (each == 1 or ARGV[at + 1] == '0' and ARGV[at + 2] == '') then
     -- The only tally, and the holder whose lease ends first.
     -- pcall: a key of another type must not stop the release of the other locks.
     local found = redis.pcall('ZRANGE', lock, 0, 1, 'WITHSCORES')

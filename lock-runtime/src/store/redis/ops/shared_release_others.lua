@@ -34,7 +34,11 @@ end
 
 for i = 1, #KEYS / 2 do
   if answers[i] == nil then
-    answers[i] = release(KEYS[2 * i - 1], KEYS[2 * i], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i])
+    local at, keep, member = each * (i - 1) + 2, '0', ''
+    if each > 1 then
+      keep, member = ARGV[at + 1], ARGV[at + 2]
+    end
+    answers[i] = release(KEYS[2 * i - 1], KEYS[2 * i], ARGV[at], keep, member)
   end
 end
 return answers
