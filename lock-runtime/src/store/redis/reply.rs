@@ -7,29 +7,19 @@ use redis::{Value, from_redis_value};
 use crate::store::holder::Holder;
 use crate::store::{Attempt, Fence, FencingToken, Ownership, StoreError};
 
-/// Returns the outcome of a script that acquires one lock.
+/// Returns the outcome of a script that acquires a lock, or several under one value.
 pub(super) fn attempt(answer: &Value) -> Result<Attempt, StoreError> {
     match answer {
         Value::Int(1) => Ok(Attempt::Granted { fence: None }),
         token @ Value::BulkString(_) => fence_of(token).map(|fence| Attempt::Granted { fence: Some(fence) }),
-        Value::Array(parts) => granted_or_busy(parts),
+        Value::Array(parts) => match parts.as_slice() {
+            [Value::Int(0), Value::BulkString(holder), remaining, ..] => Ok(Attempt::Busy {
+                holder: (!holder.is_empty()).then(|| holder_of(holder)),
+                remaining: as_remaining(remaining),
+            }),
+            _ => Err(unexpected(answer)),
+        },
         other => Err(unexpected(other)),
-    }
-}
-
-pub(super) fn granted_or_busy(parts: &[Value]) -> Result<Attempt, StoreError> {
-    match parts {
-        [Value::Int(1), Value::BulkString(fence)] if fence.is_empty() => Ok(Attempt::Granted { fence: None }),
-        [Value::Int(1), fence] => Ok(Attempt::Granted {
-            fence: Some(fence_of(fence)?),
-        }),
-        [Value::Int(0), Value::BulkString(holder), remaining] => Ok(Attempt::Busy {
-            holder: (!holder.is_empty()).then(|| holder_of(holder)),
-            remaining: as_remaining(remaining),
-        }),
-        _ => Err(StoreError::unknown(
-            "the server gave an unexpected answer to the acquire script",
-        )),
     }
 }
 

@@ -81,6 +81,8 @@ pub(super) const NEXT_FENCE: &str = include_str!("ops/next_fence.lua");
 const FIRST_IN: &str = include_str!("queue/queue_first.lua");
 pub(super) const QUEUE: &str = concat!(include_str!("queue/queue_first.lua"), include_str!("queue/queue.lua"));
 const STAND: &str = include_str!("queue/queue_stand.lua");
+/// How each lock of a run of releases is released, for the cases that come after the common one.
+const TERMS: &str = include_str!("ops/release_terms.lua");
 /// The rule by which holders share a lock, then the functions of the shared modes.
 const SHARING: &str = include_str!("ops/sharing.lua");
 const SHARED: [&str; 4] = [NEXT_FENCE, SHARING, QUEUE, include_str!("ops/shared.lua")];
@@ -94,7 +96,7 @@ pub(super) static RELEASE: LazyLock<LockScript> = LazyLock::new(|| {
         include_str!("ops/exclusive_release.lua"),
         include_str!("ops/exclusive_release_waiting.lua"),
     );
-    LockScript::for_held(&[common, QUEUE, waiting])
+    LockScript::for_held(&[common, TERMS, QUEUE, waiting])
 });
 pub(super) static FENCE: LazyLock<LockScript> =
     LazyLock::new(|| LockScript::for_held(&[NEXT_FENCE, include_str!("ops/exclusive_fence.lua")]));
@@ -142,7 +144,7 @@ pub(super) static SHARED_RELEASE: LazyLock<LockScript> = LazyLock::new(|| {
         include_str!("ops/shared_release.lua"),
         include_str!("ops/shared_release_others.lua"),
     );
-    LockScript::for_held(&[&[common], &SHARED[..], &[others]].concat())
+    LockScript::for_held(&[&[common, TERMS], &SHARED[..], &[others]].concat())
 });
 pub(super) static SHARED_FENCE: LazyLock<LockScript> =
     LazyLock::new(|| LockScript::for_held(&shared(&[include_str!("ops/shared_fence.lua")])));

@@ -14,7 +14,7 @@ use crate::store::info::LockInfo;
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::eval;
 use crate::store::redis::ops::inspect::{BATCH, held, look, one, scan, taken_away};
-use crate::store::redis::reply::{granted_or_busy, millis, token_or_verdict, unexpected, verdict};
+use crate::store::redis::reply::{self, millis, token_or_verdict, verdict};
 use crate::store::redis::scripts::{LockScript, NEXT_FENCE};
 use crate::store::redis::settings::RedisSettings;
 #[cfg(feature = "custom-store")]
@@ -125,17 +125,15 @@ impl LegacySetnxStore {
                 .arg(millis(request.ttl))
                 .arg(u8::from(request.fence));
         });
-        match answer.await? {
-            Value::Array(parts) => match parts.as_slice() {
-                [Value::Int(2), Value::BulkString(found), _] => Err(StoreError::permanent(format!(
-                    "`{}` holds `{}`, which is no time in milliseconds since 1970 and so no lock of an old client; it stays as it is",
-                    own.lock,
-                    String::from_utf8_lossy(found).chars().take(64).collect::<String>()
-                ))
-                .advise("choose another key, or find out what else writes this one")),
-                parts => granted_or_busy(parts),
-            },
-            other => Err(unexpected(&other)),
+        let answer = answer.await?;
+        match answer.as_sequence() {
+            Some([Value::Int(2), Value::BulkString(found), _]) => Err(StoreError::permanent(format!(
+                "`{}` holds `{}`, which is no time in milliseconds since 1970 and so no lock of an old client; it stays as it is",
+                own.lock,
+                String::from_utf8_lossy(found).chars().take(64).collect::<String>()
+            ))
+            .advise("choose another key, or find out what else writes this one")),
+            _ => reply::attempt(&answer),
         }
     }
 

@@ -4,8 +4,8 @@
 -- ARGV: the channels' prefix, the holder's value, an earlier value of the caller that this one
 -- replaces or '', the lease in ms, 1 to take a fencing token, the time to keep
 -- in ms or 0.
--- Returns {1, token or ''} if granted, {0, the holder's value, the rest of its lease in ms, the
--- index of the busy lock, from 0} if busy.
+-- Returns the token, or 1 without one, if granted, {0, the holder's value, the rest of its lease in ms,
+-- the index of the busy lock, from 0} if busy.
 local value, former, lease = ARGV[2], ARGV[3], ARGV[4]
 local locks = (#KEYS - 1) / 2
 local own, busy, other = {}, nil, nil
@@ -19,11 +19,11 @@ end
 
 if not busy then
   -- Takes the token first: if that fails, no lock is left behind.
-  local fence = ARGV[5] == '1' and next_fence(KEYS[1]) or ''
+  local granted = ARGV[5] == '1' and next_fence(KEYS[1]) or 1
   for i = 1, locks do
     redis.call('SET', KEYS[2 * i], value, 'PX', lease)
   end
-  return {1, fence}
+  return granted
 end
 
 for i = 1, locks do

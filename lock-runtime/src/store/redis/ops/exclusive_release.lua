@@ -19,7 +19,7 @@ if #KEYS > 2 then
   for i = 1, #KEYS / 2 do
     locks[i] = KEYS[2 * i - 1]
   end
-  -- pcall: a user may lack the permission.
+  -- A key that it does not tell, gone or of another type, is asked for by GET below; so is each if MGET is refused.
   holders = redis.pcall('MGET', unpack(locks))
 end
 for i = 1, #KEYS / 2 do

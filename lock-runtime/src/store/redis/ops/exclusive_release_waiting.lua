@@ -58,13 +58,8 @@ local function release(lock, queue, value, keep, member, how)
 end
 
 for i = 1, #KEYS / 2 do
-  local lock, queue, at = KEYS[2 * i - 1], KEYS[2 * i], each * (i - 1) + 2
   if not answers[i] then
-    local keep, member, how = '0', '', ''
-    if each > 1 then
-      keep, member, how = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-    end
-    answers[i] = release(lock, queue, ARGV[at], keep, member, how)
+    answers[i] = release(KEYS[2 * i - 1], KEYS[2 * i], ARGV[each * (i - 1) + 2], terms_of(i))
   end
 end
 return #ARGV == 2 and answers[1] or answers

@@ -4,7 +4,7 @@ use redis::Value;
 
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::{Release, eval_for_lock};
-use crate::store::redis::reply::{granted_or_busy, millis, unexpected};
+use crate::store::redis::reply::{self, millis, unexpected};
 use crate::store::redis::scripts::{ACQUIRE_ALL, LockScript, MARKED_ACQUIRE_ALL};
 use crate::store::{AcquireAllRequest, Attempt, AttemptAll, HolderValue, StoreError};
 
@@ -39,19 +39,14 @@ impl RedisStore {
         for (key, former) in request.keys.iter().filter_map(|key| Some((key, request.former?))) {
             self.commands.note_released(|| Release::of(key, former));
         }
-        let Value::Array(parts) = answer else {
-            return Err(StoreError::unknown(
-                "the server gave an unexpected answer to the script for many locks",
-            ));
-        };
-        let at = match parts.as_slice() {
-            [Value::Int(0), _, _, Value::Int(at)] => usize::try_from(*at).ok(),
-            _ => None,
-        };
-        match granted_or_busy(parts.get(..3).unwrap_or(&parts))? {
+        match reply::attempt(&answer)? {
             Attempt::Granted { fence } => Ok(AttemptAll::Granted { fence }),
             Attempt::Busy { holder, remaining } => {
-                let at = at.ok_or_else(|| unexpected(&Value::Array(parts)))?;
+                let at = match answer.as_sequence().and_then(|parts| parts.get(3)) {
+                    Some(Value::Int(at)) => usize::try_from(*at).ok(),
+                    _ => None,
+                };
+                let at = at.ok_or_else(|| unexpected(&answer))?;
                 Ok(AttemptAll::Busy { at, holder, remaining })
             }
         }

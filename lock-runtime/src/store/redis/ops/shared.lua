@@ -115,7 +115,7 @@ local MOST_PASSED = 500
 local function put(held, value, ends, token)
   local class = class_of(value)
   local count = (held.counts[class] or 0) + 1
-  if token ~= '' and shares_token(class) then
+  if token and shares_token(class) then
     redis.call('ZADD', held.lock, ends, value, count, '#' .. class, 0, 'fence:' .. token)
     held.token = token
   else
@@ -172,7 +172,7 @@ local function serve(held, queue, channels, asked)
       return is_admitted(held, class_of(value))
     end,
     put = function(value, claim)
-      put(held, value, held.now + claim, '')
+      put(held, value, held.now + claim)
       some_pass = some_pass or may_pass(held, class_of(value))
       any = true
     end,
@@ -210,8 +210,8 @@ local function serve(held, queue, channels, asked)
   end
 end
 
--- Tries to take the lock for a value. Returns the fencing token or '' if it was taken, and nil if
--- not.
+-- Tries to take the lock for a value. Returns the fencing token, or 1 without one, if it was taken, and
+-- nil if not.
 local function enter(held, queue, counter, value, lease, fencing)
   local lock, class = held.lock, class_of(value)
   -- Its own value is there if the request was delivered twice.
@@ -223,19 +223,19 @@ local function enter(held, queue, counter, value, lease, fencing)
   -- well: if it fails, no lock is left behind.
   redis.call('ZREM', lock, '')
   local last = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2] or 0
-  local fence = fencing and token_for(held, class, counter) or ''
+  local token = fencing and token_for(held, class, counter)
   local ends = held.now + lease
   if again then
-    if fence ~= '' and fence ~= held.token and shares_token(class) then
-      redis.call('ZADD', lock, 0, 'fence:' .. fence)
+    if token and token ~= held.token and shares_token(class) then
+      redis.call('ZADD', lock, 0, 'fence:' .. token)
     end
     redis.call('ZADD', lock, ends, value)
     expire_with_last(held)
   else
-    put(held, value, ends, fence)
+    put(held, value, ends, token)
     redis.call('PEXPIRE', lock, math.max(last, ends) - held.now)
   end
-  return fence
+  return token or 1
 end
 
 -- Returns the holder whose lease ends first, and the time in ms until the next look is due: at the

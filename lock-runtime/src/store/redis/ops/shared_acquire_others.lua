@@ -12,8 +12,7 @@ for i = 1, locks do
   elseif not answers[i] then
     local held = look(lock, now)
     serve(held, queue, ARGV[1])
-    local fence = enter(held, queue, KEYS[#KEYS], value, lease, fencing)
-    answers[i] = fence and (fence == '' and 1 or fence) or {0, first_to_end(held)}
+    answers[i] = enter(held, queue, KEYS[#KEYS], value, lease, fencing) or {0, first_to_end(held)}
     settle(held)
   end
 end

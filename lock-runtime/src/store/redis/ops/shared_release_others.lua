@@ -34,11 +34,7 @@ end
 
 for i = 1, #KEYS / 2 do
   if answers[i] == nil then
-    local at, keep, member = each * (i - 1) + 2, '0', ''
-    if each > 1 then
-      keep, member = ARGV[at + 1], ARGV[at + 2]
-    end
-    answers[i] = release(KEYS[2 * i - 1], KEYS[2 * i], ARGV[at], keep, member)
+    answers[i] = release(KEYS[2 * i - 1], KEYS[2 * i], ARGV[each * (i - 1) + 2], terms_of(i))
   end
 end
 return answers

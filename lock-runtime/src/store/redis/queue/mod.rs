@@ -25,13 +25,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use redis::Value;
 use tokio::sync::Notify;
 
 use crate::host::{Backoff, Host, Mutex, Timer};
 use crate::store::redis::connection::{ConnectionSlot, Push, eval_for_lock, failure};
 use crate::store::redis::keyspace::{Keyspace, Wakes, drawing};
-use crate::store::redis::reply::{granted_or_busy, millis};
+use crate::store::redis::reply::{self, millis};
 use crate::store::redis::scripts::{JOIN, LockScript, MARKED_JOIN, MARKED_TAKE, SHARED_JOIN, SHARED_TAKE, TAKE};
 use crate::store::{Attempt, Limited, LossHint, QueueOutcome, QueueRequest, StoreError, within};
 use heartbeat::Heartbeat;
@@ -250,12 +249,7 @@ impl Queue {
             }
             answer => answer?,
         };
-        let Value::Array(parts) = answer else {
-            return Err(StoreError::unknown(
-                "the server gave an unexpected answer to the join script",
-            ));
-        };
-        match granted_or_busy(&parts)? {
+        match reply::attempt(&answer)? {
             Attempt::Granted { fence } => Ok(Some(QueueOutcome::Granted { fence, since: sent })),
             Attempt::Busy { holder, remaining } => {
                 request.receipt.answered();
@@ -267,7 +261,11 @@ impl Queue {
                 // handover.
                 let missed = wakes == Wakes::Never && self.wakes(&ticket.queue) != Wakes::Never;
                 let remaining = if missed { Some(Duration::ZERO) } else { remaining };
-                self.look_at(&ticket.queue, remaining, is_foreign(parts.get(1)));
+                self.look_at(
+                    &ticket.queue,
+                    remaining,
+                    is_foreign(answer.as_sequence().and_then(|parts| parts.get(1))),
+                );
                 Ok(None)
             }
         }
@@ -324,12 +322,8 @@ impl Queue {
                 .arg(millis(request.ttl))
                 .arg(u8::from(request.fence));
         });
-        let Value::Array(parts) = within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await? else {
-            return Err(StoreError::unknown(
-                "the server gave an unexpected answer to the take script",
-            ));
-        };
-        Ok(match granted_or_busy(&parts)? {
+        let answer = within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await?;
+        Ok(match reply::attempt(&answer)? {
             Attempt::Granted { fence } => Some(QueueOutcome::Granted { fence, since: sent }),
             Attempt::Busy { .. } => None,
         })

@@ -298,7 +298,7 @@ impl Draw<'_> {
             "release" | "shared_release" => {
                 let (count, keys) = with_queues(self);
                 let mut arguments = vec![channels];
-                let is_plain = name == "release" && self.one_in(2);
+                let is_plain = self.one_in(2);
                 for _ in 0..count {
                     let value = self.value();
                     if is_plain {
