@@ -7,8 +7,8 @@ plant slot-on-its-way-not-asked-for lock-runtime/src/store/redis/connection/slot
     'Store { key: "exclusive", source: StoreError'
 
 plant releases-not-repeated-at-the-next-node lock-runtime/src/store/redis/cluster/repeat.rs \
-    'if !unheard.places.is_empty() || !unheard.releases.is_empty() {' \
-    'if unheard.places.len() > unheard.releases.len() {' \
+    'if !unacknowledged.places.is_empty() || !unacknowledged.releases.is_empty() {' \
+    'if unacknowledged.places.len() > unacknowledged.releases.len() {' \
     cluster losing::a_release_that_the_next_master_does_not_know_is_repeated_there \
     'the release at the next master'
 
@@ -54,7 +54,7 @@ plant importing-node-kept lock-runtime/src/store/redis/cluster/node.rs \
     cluster losing::a_release_that_the_next_master_does_not_know_is_repeated_there \
     'in vain: the release at the next master'
 
-plant answers-awaited-from-a-node-that-has-left lock-runtime/src/store/redis/connection/place.rs \
+plant answers-awaited-from-a-node-that-has-left lock-runtime/src/store/redis/connection/endpoint.rs \
     'Self::Node { retired, .. } => retired.cancelled().await,' \
     'Self::Node { .. } => pending().await,' \
     cluster crowds::those_that_a_silent_node_owes_an_answer_go_on_at_the_one_that_replaces_it \

@@ -55,8 +55,8 @@ plant merged-and-not-woken lock-runtime/src/acquire/line.rs \
     'the follower is not woken'
 
 plant unread-is-news lock-runtime/src/store/redis/queue/look.rs \
-    'ended |= ticket.tell(Word::Lapsed);' \
-    'ticket.tell(Word::Lapsed);
+    'ended |= ticket.notify(Notice::Lapsed);' \
+    'ticket.notify(Notice::Lapsed);
                 ended = true;' \
     promises freezing::a_notice_that_a_frozen_call_does_not_read_causes_no_storm_of_looks \
     'commands in a second in which nothing happened'

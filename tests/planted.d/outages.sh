@@ -13,7 +13,7 @@ plant silence-is-fine lock-runtime/src/hold/upkeep/checked.rs \
     'the old body ran on for'
 
 plant one-loss-is-one-loss lock-runtime/src/hold/upkeep/watchdog.rs \
-    'checked.doubt();' \
+    'checked.suspect();' \
     '' \
     promises outages::a_loss_of_all_data_that_nothing_reports_ends_every_body_within_a_second \
     'the old body ran on for'
@@ -143,8 +143,8 @@ plant clean-up-at-every-return lock-runtime/src/store/abandon.rs \
     'releases of what was not there'
 
 plant pauses-by-an-old-answer lock-runtime/src/acquire/attempt.rs \
-    'seen.news.remaining.filter(|_| seen.news.error.is_none())' \
-    'seen.news.remaining' \
+    'seen.contention.remaining.filter(|_| seen.contention.error.is_none())' \
+    'seen.contention.remaining' \
     lib acquire::tests::a_store_that_fails_is_not_asked_as_if_the_lock_were_about_to_be_free \
     'attempts in a second'
 

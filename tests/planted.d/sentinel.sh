@@ -1,14 +1,14 @@
 # Faults in following a master. Read by ../planted.
 
 plant former-master-still-awaited lock-runtime/src/store/redis/connection/slot.rs \
-    '() = self.inner.server.place.changed(live.generation) => {' \
+    '() = self.inner.server.endpoint.changed(live.generation) => {' \
     '() = std::future::pending::<()>() => {' \
     sentinel failover::calls_that_a_silent_master_owes_an_answer_go_on_at_the_next_one \
     'Elapsed'
 
 plant replica-taken-for-master lock-runtime/src/store/redis/connection/slot.rs \
-    'if server.is_replica && self.inner.server.place.is_followed() {' \
-    'if server.is_replica && !self.inner.server.place.is_followed() {' \
+    'if server.is_replica && self.inner.server.endpoint.is_followed() {' \
+    'if server.is_replica && !self.inner.server.endpoint.is_followed() {' \
     sentinel finding::a_replica_that_sentinels_name_is_not_used \
     'READONLY'
 
@@ -37,12 +37,12 @@ plant hosts-of-the-url-only lock-runtime/src/store/redis/sentinel/mod.rs \
     'a lock on the new master'
 
 plant releases-of-the-former-forgotten lock-runtime/src/store/redis/connection/released.rs \
-    'last.since(*at) <= UNHEARD_FOR);' \
-    'last.since(*at) > UNHEARD_FOR);' \
+    'last.since(*at) <= UNACKNOWLEDGED_FOR);' \
+    'last.since(*at) > UNACKNOWLEDGED_FOR);' \
     sentinel failover::a_lock_that_the_former_master_released_after_the_promotion_is_released_at_the_new_one \
     'the release on the new master'
 
-plant failures-of-before-told-again lock-runtime/src/store/redis/connection/place.rs \
+plant failures-of-before-told-again lock-runtime/src/store/redis/connection/endpoint.rs \
     'State::Missing(error, asked) if question.is_some_and(|question| *asked >= question) => {' \
     'State::Missing(error, asked) if *asked > 0 => {' \
     sentinel finding::a_failure_of_before_is_not_told_again \
@@ -67,7 +67,7 @@ plant places-kept-at-the-next-master lock-runtime/src/store/redis/mod.rs \
     'Busy'
 
 plant batches-of-the-former-awaited lock-runtime/src/store/redis/connection/slot.rs \
-    'async move { followed.place.over(generation).await },' \
+    'async move { followed.endpoint.over(generation).await },' \
     'async move { drop(followed); std::future::pending().await },' \
     sentinel failover::calls_that_a_silent_master_owes_an_answer_go_on_at_the_next_one \
     'Elapsed'

@@ -40,7 +40,7 @@ plant left-free-for-those-who-did-not-wait lock-runtime/src/acquire/local_queue.
 
 plant untold-of-the-queue lock-runtime/src/acquire/attempt.rs \
     'if let Some(place) = place {
-                        self.manager.lines.tell(place, &seen.news);
+                        self.manager.lines.report(place, &seen.contention);
                     }
                 }
                 turn' \
@@ -50,7 +50,7 @@ plant untold-of-the-queue lock-runtime/src/acquire/attempt.rs \
     'it is not told who has the lock'
 
 plant untold-without-a-holder lock-runtime/src/acquire/attempt.rs \
-    'if news.is_some() || is_answered && !told {' \
-    'if news.is_some() || is_answered && !told && seen.news.holder.is_some() {' \
+    'if found.is_some() || is_answered && !reported {' \
+    'if found.is_some() || is_answered && !reported && seen.contention.holder.is_some() {' \
     promises strangers::calls_behind_one_that_found_the_lock_left_free_are_told_that_it_is_busy \
     'it says that the store has not answered'

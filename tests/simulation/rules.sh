@@ -70,10 +70,10 @@ also renewed-late lock-runtime/src/hold/upkeep/watchdog.rs \
 
 # Faults in following a master that only many servers show.
 plant former-connections-kept lock-runtime/src/store/redis/connection/slot.rs \
-    'generation == self.inner.server.place.generation()' \
-    'generation <= self.inner.server.place.generation()'
+    'generation == self.inner.server.endpoint.generation()' \
+    'generation <= self.inner.server.endpoint.generation()'
 also former-connections-kept lock-runtime/src/store/redis/connection/slot.rs \
-    '() = self.inner.server.place.changed(live.generation) => {' \
+    '() = self.inner.server.endpoint.changed(live.generation) => {' \
     '() = std::future::pending::<()>() => {'
 
 plant address-of-the-former-believed lock-runtime/src/store/redis/sentinel/mod.rs \
@@ -94,7 +94,7 @@ plant failovers-not-heard lock-runtime/src/store/redis/sentinel/mod.rs \
     'matches!(push.kind, PushKind::Message | PushKind::Disconnection)' \
     'matches!(push.kind, PushKind::Disconnection)'
 
-plant failed-connections-not-told lock-runtime/src/store/redis/connection/place.rs \
+plant failed-connections-not-told lock-runtime/src/store/redis/connection/endpoint.rs \
     'drop(current_master.ask_again()),' \
     'drop(current_master),'
 

@@ -27,7 +27,7 @@ use crate::store::{
 #[derive(Default)]
 pub(super) struct Progress {
     pub(super) attempts: u32,
-    pub(super) news: Contention,
+    pub(super) contention: Contention,
     /// `true` if the next step is to stand in the store's queue.
     queues: bool,
     /// The number of places in that queue that the call has lost.
@@ -36,7 +36,7 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn knows_nothing(&self) -> bool {
-        self.news.holder.is_none() && self.news.error.is_none()
+        self.contention.holder.is_none() && self.contention.error.is_none()
     }
 
     /// Counts a lost place in the queue. A single loss is an accident; many retries would overload
@@ -200,7 +200,7 @@ impl Acquisition {
                 }
             }
             if let Some(place) = place {
-                self.manager.lines.tell(place, &seen.news);
+                self.manager.lines.report(place, &seen.contention);
             }
             let Some(mut pause) = self.pause(seen) else {
                 return Err(self.give_up(seen));
@@ -258,7 +258,7 @@ impl Acquisition {
         // If the rest of `wait` was shorter than the response time-out, the store's earlier answer
         // is the better one to report.
         if seen.knows_nothing() || most >= self.manager.backend.access.response_timeout {
-            seen.news.error = Some(error);
+            seen.contention.error = Some(error);
         }
         Ok(false)
     }
@@ -334,7 +334,7 @@ impl Acquisition {
             Some(Ok(Attempt::Busy { holder, remaining })) => {
                 self.note_round_trip(&pending, sent);
                 pending.disarm();
-                seen.news = Contention {
+                seen.contention = Contention {
                     holder,
                     remaining,
                     error: None,
@@ -367,7 +367,7 @@ impl Acquisition {
         if seen.knows_nothing() || self.budget(sent) >= self.manager.backend.access.response_timeout {
             let limit = "the response time-out, or the rest of `wait`";
             let receipt = pending.receipt();
-            seen.news.error = Some(match (receipt.refusal(), receipt.connection()) {
+            seen.contention.error = Some(match (receipt.refusal(), receipt.connection()) {
                 (Some(refusal), _) => refusal.into_unknown(),
                 (None, None) => StoreError::transient(format!("no connection within {limit}")),
                 (None, Some(_)) => StoreError::unknown(format!("no answer within {limit}")),
@@ -422,10 +422,10 @@ impl Acquisition {
         let left = self.left(self.manager.now());
         let turn = {
             let mut queue = self.manager.store().queue(&request);
-            let mut told = false;
+            let mut reported = false;
             let queue = poll_fn(|cx| {
                 let turn = queue.as_mut().poll(cx);
-                let news = contention.take().map(|(holder, remaining)| Contention {
+                let found = contention.take().map(|(holder, remaining)| Contention {
                     holder: Some(holder),
                     remaining,
                     error: None,
@@ -433,14 +433,14 @@ impl Acquisition {
                 let receipt = pending.receipt();
                 let is_answered = receipt.connection().is_some() && receipt.unanswered_on().is_none();
                 // A lock that was left free has no holder to name, and is busy all the same.
-                if news.is_some() || is_answered && !told {
-                    told = true;
-                    seen.news = news.unwrap_or_else(|| Contention {
+                if found.is_some() || is_answered && !reported {
+                    reported = true;
+                    seen.contention = found.unwrap_or_else(|| Contention {
                         error: None,
-                        ..seen.news.clone()
+                        ..seen.contention.clone()
                     });
                     if let Some(place) = place {
-                        self.manager.lines.tell(place, &seen.news);
+                        self.manager.lines.report(place, &seen.contention);
                     }
                 }
                 turn
@@ -467,7 +467,7 @@ impl Acquisition {
                 // answer is the better one to report.
                 let cut_short = left < self.manager.backend.access.response_timeout && !seen.knows_nothing();
                 if pending.receipt().unanswered_on().is_some() && !cut_short {
-                    seen.news.error = Some(StoreError::unknown("no answer within the rest of `wait`"));
+                    seen.contention.error = Some(StoreError::unknown("no answer within the rest of `wait`"));
                 }
                 Step::Pause
             }
@@ -487,11 +487,11 @@ impl Acquisition {
         }
         if self.options.is_too_late(&self.manager.backend, since, now) {
             let late = StoreError::unknown("the store's grant came when the lease was over or about to end");
-            seen.news.error = Some(late.advise("try again, or give a longer lease"));
+            seen.contention.error = Some(late.advise("try again, or give a longer lease"));
             return Step::Pause;
         }
         let Some(value) = pending.claim() else {
-            seen.news.error = Some(StoreError::unknown(
+            seen.contention.error = Some(StoreError::unknown(
                 "the call was not polled for a second after it had asked for the lock, which was given back",
             ));
             return seen.lapsed();
@@ -524,7 +524,7 @@ impl Acquisition {
         if error.is_permanent() {
             return Err(error);
         }
-        seen.news.error = Some(error);
+        seen.contention.error = Some(error);
         Ok(Step::Pause)
     }
 
@@ -558,7 +558,7 @@ impl Acquisition {
         }
         let mut pause = self.manager.backoff.pause(self.manager.host(), seen.attempts);
         // A store that fails has not said how much is left by now.
-        if let Some(remaining) = seen.news.remaining.filter(|_| seen.news.error.is_none()) {
+        if let Some(remaining) = seen.contention.remaining.filter(|_| seen.contention.error.is_none()) {
             // The best moment is just after the holder's lease ends; later ones are never better.
             pause = pause.min(remaining.saturating_add(Duration::from_millis(1)));
         }

@@ -143,7 +143,7 @@ impl Lead for Led {
 
 /// The call that asks for the lock and runs. If it is dropped before it has [landed](Self::land),
 /// its first follower leads. Until it [holds](Self::holds) the lock, the lead may be [taken
-/// away](Flights::revoke), and dropping it then has no effect.
+/// away](crate::acquire::callers::Lead::revoke), and dropping it then has no effect.
 pub(crate) struct Leader {
     manager: Arc<Shared>,
     flight: Arc<Flight>,

@@ -189,17 +189,17 @@ enum Front {
     #[default]
     Asking,
     /// It has asked, with this answer.
-    Told(Contention),
+    Answered(Contention),
     /// It has the lock.
     Holding(Arc<Hold>),
 }
 
 impl Front {
     /// Returns the call's latest information about the lock.
-    fn heard(&self) -> Option<Contention> {
+    fn contention(&self) -> Option<Contention> {
         match self {
             Self::Asking => None,
-            Self::Told(news) => Some(news.clone()),
+            Self::Answered(contention) => Some(contention.clone()),
             Self::Holding(held) => Some(Contention {
                 holder: Some(held.holder()),
                 remaining: (!held.has_ended()).then(|| held.tenure.deadline().since(held.tenure.now())),
@@ -291,7 +291,7 @@ impl Lines {
             lines.remove(key)
         } else {
             // This is the best information until the next call has asked.
-            line.front = before.heard().map_or(Front::Asking, Front::Told);
+            line.front = before.contention().map_or(Front::Asking, Front::Answered);
             None
         };
         drop(shard);
@@ -427,11 +427,11 @@ impl Lines {
     }
 
     /// Passes the store's answer on to the calls behind.
-    pub(super) fn tell(&self, head: &QueueHead, news: &Contention) {
-        if self.backend.leave_free.is_some() && news.error.is_none() {
+    pub(super) fn report(&self, head: &QueueHead, contention: &Contention) {
+        if self.backend.leave_free.is_some() && contention.error.is_none() {
             self.shard(&head.key).openings.see(&head.key, self.backend.now());
         }
-        self.show(&head.key, head.number, Front::Told(news.clone()));
+        self.show(&head.key, head.number, Front::Answered(contention.clone()));
     }
 }
 
@@ -616,8 +616,8 @@ impl Waiting {
 
     /// Returns the latest information about the lock, or `None` if the line has ended or the call
     /// in front has no answer yet.
-    pub(super) fn news(&self) -> Option<Contention> {
-        self.queues.shard(&self.key).lines.get(&self.key)?.front.heard()
+    pub(super) fn contention(&self) -> Option<Contention> {
+        self.queues.shard(&self.key).lines.get(&self.key)?.front.contention()
     }
 }
 

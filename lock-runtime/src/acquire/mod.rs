@@ -293,12 +293,12 @@ impl Acquisition {
             came = waiting.turn() => {
                 // If no time is left to ask the store, this call reports the last answer that the
                 // calls in front of it had.
-                seen.news = waiting.news().unwrap_or_default();
+                seen.contention = waiting.contention().unwrap_or_default();
                 return Ok(came);
             }
             () = self.sleep(self.left(self.manager.now())) => {}
         }
-        seen.news = waiting.news().unwrap_or_else(|| Contention {
+        seen.contention = waiting.contention().unwrap_or_else(|| Contention {
             error: Some(StoreError::transient(
                 "the store has not answered the call in front of this one within `wait`",
             )),
@@ -339,7 +339,7 @@ impl Acquisition {
             None => None,
             Some(Some(Ok(Fence::Token(fence)))) => Some(fence),
             Some(Some(Err(error))) => {
-                seen.news.error = Some(error);
+                seen.contention.error = Some(error);
                 return Some(Err(passed.give_back()));
             }
             Some(Some(Ok(Fence::NotOwned(_))) | None) => return Some(Err(passed.give_back())),
@@ -360,7 +360,7 @@ impl Acquisition {
         if self.manager.backend.closed.is_closed() {
             return LockError::Closed { key, began: false };
         }
-        match seen.news.error.take() {
+        match seen.contention.error.take() {
             Some(source) => LockError::Store {
                 key,
                 began: false,
@@ -369,8 +369,8 @@ impl Acquisition {
             None => LockError::Busy {
                 key,
                 waited: self.manager.now().since(self.start),
-                holder: seen.news.holder.take().map(Box::new),
-                retry_after: seen.news.remaining,
+                holder: seen.contention.holder.take().map(Box::new),
+                retry_after: seen.contention.remaining,
             },
         }
     }
@@ -389,7 +389,7 @@ impl Acquisition {
         self.manager.backend.stats.count(Event::Acquired, site);
         let span = &guard.held().span;
         if !span.is_disabled() {
-            self.record(span, seen, seen.news.holder.as_ref());
+            self.record(span, seen, seen.contention.holder.as_ref());
             if let Some(fence) = fence {
                 span.record("fence", fence.get());
             }
@@ -469,7 +469,7 @@ impl Acquisition {
             holder.as_deref()
         } else {
             count_failure(&self.manager, self.options.site, Some(error));
-            seen.news.holder.as_ref()
+            seen.contention.holder.as_ref()
         };
         if !self.span.is_disabled() {
             self.record(&self.span, seen, holder);

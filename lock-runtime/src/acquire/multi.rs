@@ -180,7 +180,7 @@ impl Acquisition {
             }
             Some(Ok(AttemptAll::Busy { at, holder, remaining })) => {
                 self.note_round_trip(&pending, sent);
-                seen.news = Contention {
+                seen.contention = Contention {
                     holder,
                     remaining,
                     error: None,

@@ -79,7 +79,7 @@ pub(crate) fn note(host: &Host, templates: &[&'static str], function: &'static s
         }
     }
     for circle in circles {
-        tracing::warn!("{}", tell(&circle));
+        tracing::warn!("{}", describe(&circle));
     }
 }
 
@@ -118,7 +118,7 @@ impl Orders {
     }
 }
 
-fn tell(circle: &[Step]) -> String {
+fn describe(circle: &[Step]) -> String {
     let mut text = "locks are taken inside each other in different orders: ".to_owned();
     for (number, Step { outer, inner }) in circle.iter().enumerate() {
         let and = if number == 0 { "" } else { ", and " };
@@ -155,7 +155,7 @@ mod tests {
         let mut other = step("b", "a");
         (other.outer.function, other.inner.function) = ("outer_other", "inner_other");
         let circle = orders.add(other).unwrap_or_default();
-        let text = tell(&circle);
+        let text = describe(&circle);
         for part in ["outer_one", "inner_one", "outer_other", "inner_other", "keys = "] {
             assert!(text.contains(part), "{text}");
         }

@@ -34,7 +34,7 @@ struct Polled {
     /// The task in which the body is polled; `None` directly inside `block_on`, which is no task.
     task: Option<TaskId>,
     /// `true` once the body has learned of the loss of its lock from a method of [`HeldLock`].
-    told: Cell<bool>,
+    notified: Cell<bool>,
 }
 
 /// Makes `held` the current lock until the returned value is dropped.
@@ -42,7 +42,7 @@ pub(super) fn enter(held: &Arc<Hold>) -> Entered {
     let polled = Polled {
         held: Arc::clone(held),
         task: host::task(),
-        told: Cell::new(false),
+        notified: Cell::new(false),
     };
     let enter = |current: &RefCell<Vec<Polled>>| {
         let mut current = current.borrow_mut();
@@ -60,9 +60,14 @@ pub(super) struct Entered {
 
 impl Entered {
     /// Returns `true` if the body learned of the loss of its lock during this poll.
-    pub(super) fn was_told(&self) -> bool {
-        let told = CURRENT.try_with(|current| current.borrow().get(self.at).is_some_and(|polled| polled.told.get()));
-        told.unwrap_or_default()
+    pub(super) fn was_notified(&self) -> bool {
+        let notified = CURRENT.try_with(|current| {
+            current
+                .borrow()
+                .get(self.at)
+                .is_some_and(|polled| polled.notified.get())
+        });
+        notified.unwrap_or_default()
     }
 }
 
@@ -89,7 +94,7 @@ fn acknowledge_loss(held: &Arc<Hold>) {
     look(|bodies| {
         bodies
             .filter(|polled| Arc::ptr_eq(&polled.held, held))
-            .for_each(|polled| polled.told.set(true));
+            .for_each(|polled| polled.notified.set(true));
     });
 }
 
@@ -392,7 +397,7 @@ impl HeldLock {
             if !self.held.has_ended()
                 && let Some(cause) = self.held.check_deadline()
             {
-                return self.told(cause);
+                return self.report(cause);
             }
             lost.await;
         }
@@ -461,11 +466,13 @@ impl HeldLock {
         if self.held.has_ended() {
             return Err(self.held.error(EndCause::Lost(LostReason::Expired), false));
         }
-        self.held.check_deadline().map_or(Ok(()), |cause| Err(self.told(cause)))
+        self.held
+            .check_deadline()
+            .map_or(Ok(()), |cause| Err(self.report(cause)))
     }
 
     /// Returns the error for `cause`, and records that the calling code learned of the loss.
-    fn told(&self, cause: EndCause) -> LockError {
+    fn report(&self, cause: EndCause) -> LockError {
         acknowledge_loss(&self.held);
         self.held.error(cause, false)
     }
@@ -489,7 +496,7 @@ impl HeldLock {
             LostReason::Taken
         };
         self.held.tenure.end_with(EndCause::Lost(reason));
-        self.told(self.held.end_cause().unwrap_or(EndCause::Lost(reason)))
+        self.report(self.held.end_cause().unwrap_or(EndCause::Lost(reason)))
     }
 
     fn store_error(&self, source: StoreError) -> LockError {

@@ -496,7 +496,7 @@ impl Drop for Shield {
 }
 
 /// Converts the store's answer to a release into the result of the call.
-fn told(held: &Hold, answer: Result<Ownership, StoreError>) -> Result<(), LockError> {
+fn outcome_of(held: &Hold, answer: Result<Ownership, StoreError>) -> Result<(), LockError> {
     let cause = match answer {
         Ok(Ownership::Owned) => return Ok(()),
         Ok(ownership) => held.end_cause().unwrap_or_else(|| held.found(&ownership)),

@@ -24,7 +24,7 @@ use crate::hold::guard::run::{Ended, Seen};
 use crate::hold::options::OnLost;
 use crate::hold::queue_head::QueueHead;
 use crate::hold::tasks::Tasks;
-use crate::hold::{Hold, told};
+use crate::hold::{Hold, outcome_of};
 use crate::host;
 use crate::stats::metrics;
 use crate::store::{Ownership, Receipt, StoreError};
@@ -177,7 +177,7 @@ impl Guard {
         match self.give_back_now() {
             Some(verdict) => {
                 self.done = true;
-                Released::Done(told(&self.held, Ok(verdict)))
+                Released::Done(outcome_of(&self.held, Ok(verdict)))
             }
             None => Released::InStore(self, place),
         }
@@ -202,16 +202,16 @@ impl Guard {
         } else {
             Box::pin(give_back_all(&held)).await
         };
-        let told = match told(&held, answer) {
+        let outcome = match outcome_of(&held, answer) {
             // The release continues in the background.
             Err(error @ LockError::Store { .. }) => {
                 metrics::release_failed(held.options.site);
                 return Err(error);
             }
-            told => told,
+            outcome => outcome,
         };
         self.done = true;
-        told
+        outcome
     }
 
     /// Sends the release without waiting for its outcome. Returns `false` if it was not sent and
@@ -290,7 +290,7 @@ fn in_time(held: &Hold, ended: Ended, released: Result<(), LockError>) -> Result
         (Ended::Late(cause), _) => Err(Box::new(held.error(cause, true))),
         // An unconfirmed release is no error of a body that ran under the lock to its end.
         (Ended::InTime, Err(error)) if !matches!(error, LockError::Store { .. }) => Err(Box::new(error)),
-        (Ended::InTime | Ended::Told, _) => Ok(()),
+        (Ended::InTime | Ended::Notified, _) => Ok(()),
     }
 }
 

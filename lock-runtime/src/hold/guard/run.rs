@@ -21,14 +21,14 @@ pub(super) enum Ended {
     /// The lock had ended before the body.
     Late(EndCause),
     /// The body learned of the loss, continued, and chose what to return.
-    Told,
+    Notified,
 }
 
 /// The observations made while a body was polled.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// `true` once the body learned of the loss.
-    told: bool,
+    notified: bool,
     /// `true` if the lock had ended before the last poll.
     lost_before: bool,
 }
@@ -71,8 +71,8 @@ impl<F: Future> Future for Run<'_, F> {
             Err(error) => return cancelled(error),
         };
         let polled = body.as_mut().poll(cx);
-        let told = inside.leave();
-        match after(guard, told, polled.is_ready()) {
+        let notified = inside.leave();
+        match after(guard, notified, polled.is_ready()) {
             Ok(()) => polled.map(Ok),
             Err(error) => cancelled(Some(error)),
         }
@@ -94,7 +94,7 @@ struct Inside<'a> {
 impl Inside<'_> {
     /// Ends the poll. Returns `true` if the body learned of the loss during it.
     fn leave(self) -> bool {
-        self.current.was_told()
+        self.current.was_notified()
     }
 }
 
@@ -131,11 +131,11 @@ fn before<'a>(
 /// not be polled any more.
 fn after(
     guard: &mut Result<&mut Guard, Option<Box<LockError>>>,
-    told: bool,
+    notified: bool,
     ready: bool,
 ) -> Result<(), Box<LockError>> {
     let Ok(guard) = guard else { return Ok(()) };
-    guard.seen.told |= told;
+    guard.seen.notified |= notified;
     let held = guard.held();
     let Some(cause) = held.check_deadline() else {
         return Ok(());
@@ -146,8 +146,8 @@ fn after(
     }
     if ready {
         // A body that asked and learned of the loss decides itself what to return.
-        let told = guard.on_lost == OnLost::Signal && matches!(cause, EndCause::Lost(_)) && guard.seen.told;
-        guard.ended = if told { Ended::Told } else { Ended::Late(cause) };
+        let notified = guard.on_lost == OnLost::Signal && matches!(cause, EndCause::Lost(_)) && guard.seen.notified;
+        guard.ended = if notified { Ended::Notified } else { Ended::Late(cause) };
         return Ok(());
     }
     if cancels(guard, cause) {

@@ -13,7 +13,7 @@ use crate::host::Moment;
 const ASK_EVERY: Duration = Duration::from_millis(400);
 /// The shortest time between two checks of all locks of a server that were made because one lock
 /// was lost: somebody may delete keys one by one.
-const DOUBT_EVERY: Duration = Duration::from_millis(250);
+const SUSPECT_EVERY: Duration = Duration::from_millis(250);
 
 /// The locks of one server that the watchdog has checked, or is about to check. Younger ones are
 /// checked soon anyway.
@@ -24,9 +24,9 @@ pub(super) struct CheckedLocks {
     /// The time at which the server was last asked about the oldest lock.
     asked: Moment,
     /// The time of the last check of all locks that was made because one was lost.
-    doubted: Option<Moment>,
+    suspected: Option<Moment>,
     /// `true` if a lock was found lost since.
-    is_in_doubt: bool,
+    is_suspect: bool,
 }
 
 impl CheckedLocks {
@@ -34,8 +34,8 @@ impl CheckedLocks {
         Self {
             locks: BTreeMap::from([(first.id, Arc::clone(first))]),
             asked: now,
-            doubted: None,
-            is_in_doubt: false,
+            suspected: None,
+            is_suspect: false,
         }
     }
 
@@ -54,14 +54,14 @@ impl CheckedLocks {
     }
 
     /// Records that one lock was lost.
-    pub(super) fn doubt(&mut self) {
-        self.is_in_doubt = true;
+    pub(super) fn suspect(&mut self) {
+        self.is_suspect = true;
     }
 
     /// Returns the time at which a check is due.
     pub(super) fn next(&self) -> Moment {
         let ask = self.asked.after(ASK_EVERY);
-        if self.is_in_doubt {
+        if self.is_suspect {
             ask.min(self.check_all_at())
         } else {
             ask
@@ -69,8 +69,8 @@ impl CheckedLocks {
     }
 
     fn check_all_at(&self) -> Moment {
-        self.doubted
-            .map_or(Moment::from_nanos(0), |doubted| doubted.after(DOUBT_EVERY))
+        self.suspected
+            .map_or(Moment::from_nanos(0), |suspected| suspected.after(SUSPECT_EVERY))
     }
 
     /// Returns the oldest lock if a check of it is due.
@@ -91,12 +91,12 @@ impl CheckedLocks {
     }
 
     /// Returns all locks if one was lost and they are to be checked now.
-    pub(super) fn take_doubted(&mut self, now: Moment) -> Vec<Arc<Tenure>> {
-        if !self.is_in_doubt || now < self.check_all_at() {
+    pub(super) fn take_suspects(&mut self, now: Moment) -> Vec<Arc<Tenure>> {
+        if !self.is_suspect || now < self.check_all_at() {
             return Vec::new();
         }
-        self.is_in_doubt = false;
-        self.doubted = Some(now);
+        self.is_suspect = false;
+        self.suspected = Some(now);
         self.locks.values().cloned().collect()
     }
 }

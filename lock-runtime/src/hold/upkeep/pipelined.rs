@@ -15,7 +15,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::error::LockError;
 use crate::hold::Hold;
-use crate::hold::told;
+use crate::hold::outcome_of;
 use crate::hold::upkeep::releaser::release_later;
 use crate::hold::upkeep::watchdog::Watchdog;
 use crate::host::{Host, Mutex, Runtime, RuntimeId, Timer};
@@ -48,7 +48,7 @@ pub(super) fn send(watchdog: &Arc<Watchdog>, held: &Arc<Hold>, key: &Arc<str>) -
     let request = held.release_request(key, &receipt);
     let report = {
         let sent = Arc::clone(&sent);
-        Box::new(move |answer| sent.hear(answer))
+        Box::new(move |answer| sent.answered(answer))
     };
     let is_sent = manager.store().release_in_order(&request, report).is_ok();
     if is_sent {
@@ -220,7 +220,7 @@ impl Sent {
 
     /// Takes the runtime's answer. What was not carried out, for example because the server does not have the script,
     /// is sent again by the lock thread.
-    fn hear(self: Arc<Self>, answer: Answer) {
+    fn answered(self: Arc<Self>, answer: Answer) {
         let mut outcome = self.outcome();
         match (outcome.help, &answer) {
             (Help::None, Err(error)) if error.effect() == Effect::None => {
@@ -273,7 +273,7 @@ impl Sent {
         let tracked = outcome.tracked.take();
         drop(outcome);
         let held = &self.held;
-        if let Err(error) = told(held, answer) {
+        if let Err(error) = outcome_of(held, answer) {
             held.tenure.manager.stats.count(Event::Unconfirmed, held.options.site);
             // A loss has been logged as such.
             if matches!(error, LockError::Store { .. }) {

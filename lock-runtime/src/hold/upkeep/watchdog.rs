@@ -445,7 +445,7 @@ impl Watchdog {
         let now = self.clock.now();
         let mut ended = Vec::new();
         let mut schedule = self.schedule();
-        schedule.check_the_doubted(now);
+        schedule.check_suspects(now);
         while let Some(entry) = schedule.queue.first_entry()
             && entry.key().0 <= now
         {
@@ -709,10 +709,10 @@ impl Schedule {
     }
 
     /// Has the other locks of these servers checked, since one was lost.
-    fn doubt(&mut self, servers: &Servers) {
+    fn suspect(&mut self, servers: &Servers) {
         for (others, checked) in &mut self.checked {
             if others.meet(servers) {
-                checked.doubt();
+                checked.suspect();
             }
         }
     }
@@ -733,12 +733,12 @@ impl Schedule {
     }
 
     /// Schedules a check of all locks of each server that has lost one.
-    fn check_the_doubted(&mut self, now: Moment) {
-        let mut doubted = Vec::new();
+    fn check_suspects(&mut self, now: Moment) {
+        let mut suspected = Vec::new();
         for checked in self.checked.values_mut() {
-            doubted.extend(checked.take_doubted(now));
+            suspected.extend(checked.take_suspects(now));
         }
-        for held in doubted {
+        for held in suspected {
             let mut plan = held.plan();
             plan.check_at = Some(plan.check_at.map_or(now, |at| at.min(now)));
             Watchdog::reschedule(self, &mut plan, &held);
@@ -905,7 +905,7 @@ impl Batch {
                 }
                 drop(plan);
                 schedule.ends(held);
-                schedule.doubt(&held.servers());
+                schedule.suspect(&held.servers());
                 self.watchdog.rearm(&mut schedule);
                 drop(schedule);
                 let reason = if lost == Ownership::Gone {

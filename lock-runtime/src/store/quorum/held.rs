@@ -121,7 +121,7 @@ impl Round {
     }
 
     /// Notes an answer.
-    fn hear(&mut self, at: usize, answer: Verdicts) {
+    fn receive(&mut self, at: usize, answer: Verdicts) {
         let verdicts = match answer {
             Ok(verdicts) if verdicts.len() == self.requests.len() => verdicts,
             Ok(_) => return,
@@ -151,7 +151,7 @@ impl Round {
                 return false;
             };
             for (at, answer) in answers {
-                self.hear(at, answer);
+                self.receive(at, answer);
             }
         }
         true
@@ -271,7 +271,7 @@ impl Quorum {
             }
             let (quorum, ballot) = (Arc::clone(self), Arc::clone(ballot));
             let sends = async move {
-                let _ = quorum.hear_late(at, &ballot, ttl).await;
+                let _ = quorum.receive_late(at, &ballot, ttl).await;
                 ballot.has_returned(at);
             };
             self.host.spawn_by(self.timer(), sends);
@@ -280,7 +280,7 @@ impl Quorum {
 
     /// Waits for the answer of a master that had not answered when the lock was granted. Returns `false` if it
     /// still owes it.
-    async fn hear_late(self: &Arc<Self>, at: usize, ballot: &Arc<Ballot>, ttl: Duration) -> bool {
+    async fn receive_late(self: &Arc<Self>, at: usize, ballot: &Arc<Ballot>, ttl: Duration) -> bool {
         let (Some(late), Some(receipt)) = (ballot.late(at), ballot.asked(at)) else {
             return true;
         };
@@ -314,7 +314,7 @@ impl Quorum {
         let (quorum, ballot, key) = (Arc::clone(self), Arc::clone(ballot), Arc::clone(key));
         let timer = self.timer();
         let returns = async move {
-            if quorum.hear_late(at, &ballot, ttl).await
+            if quorum.receive_late(at, &ballot, ttl).await
                 && let Some(receipt) = ballot.ask(at)
             {
                 let value = ballot.value_at(at);
@@ -586,7 +586,7 @@ impl Quorum {
     pub(super) async fn collect<T>(
         self: &Arc<Self>,
         under_way: &mut Requests<Result<T, StoreError>>,
-        mut hear: impl FnMut(usize, T) -> bool,
+        mut receive: impl FnMut(usize, T) -> bool,
     ) {
         let (timer, mut began) = (self.timer(), self.now());
         let mut limit = self.patience(Duration::MAX);
@@ -601,7 +601,7 @@ impl Quorum {
             for (at, answer) in answers {
                 match answer {
                     Ok(answer) => {
-                        if hear(at, answer) && limit > GIVEN_BACK_WITHIN {
+                        if receive(at, answer) && limit > GIVEN_BACK_WITHIN {
                             (began, limit) = (self.now(), GIVEN_BACK_WITHIN);
                         }
                     }

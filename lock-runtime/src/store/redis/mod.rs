@@ -35,7 +35,7 @@ pub use cluster::ClusterStore;
 pub(crate) use cluster::ClusterUrl;
 use connection::dial::Dial;
 use connection::mark;
-use connection::{Board, ConnectionSlot, CurrentMaster, Mark, Place, Purpose, RuntimeConnections, Server};
+use connection::{Board, ConnectionSlot, CurrentMaster, Endpoint, Mark, Purpose, RuntimeConnections, Server};
 use keyspace::Keyspace;
 #[cfg(feature = "legacy-setnx")]
 pub use legacy::LegacySetnxStore;
@@ -126,10 +126,10 @@ impl RedisStore {
             let of_sentinels = dial.clone().with(settings.credentials.clone(), ServerRole::Sentinel);
             let sentinels = Sentinels::follow(host, url, of_sentinels, time_outs, Arc::clone(&current_master), board);
             let sentinels = sentinels.map_err(StoreError::permanent)?;
-            let place = Place::Followed(Arc::clone(&current_master));
+            let endpoint = Endpoint::Followed(Arc::clone(&current_master));
             let server = Server {
                 dial: dial.with(settings.credentials.clone(), ServerRole::Master),
-                place,
+                endpoint,
                 time_outs,
                 health,
                 mark,
@@ -146,11 +146,11 @@ impl RedisStore {
         let address = info.addr().to_string();
         let dial = dial(host, &info, settings).map_err(StoreError::permanent)?;
         let database = info.redis_settings().db();
-        let place = Place::Fixed(Box::new(info));
+        let endpoint = Endpoint::Fixed(Box::new(info));
         let health = Arc::new(Board::new(host, &address, time_outs.response));
         let server = Server {
             dial: dial.with(settings.credentials.clone(), ServerRole::Master),
-            place,
+            endpoint,
             time_outs,
             health,
             mark,

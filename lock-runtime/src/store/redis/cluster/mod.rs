@@ -586,7 +586,7 @@ impl LockStore for ClusterStore {
     fn renewal_is_late(&self, lane: Lane) {
         match self.nodes.in_lane(lane) {
             Some(node) => node.store.renewal_is_late(Lane::default()),
-            None if lane == NO_LANE => drop(self.nodes.is_in_doubt()),
+            None if lane == NO_LANE => drop(self.nodes.ask_again()),
             None => {}
         }
     }

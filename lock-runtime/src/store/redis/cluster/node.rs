@@ -13,7 +13,7 @@ use crate::store::health::ServerHealth;
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::dial::Dial;
 use crate::store::redis::connection::failure::Address;
-use crate::store::redis::connection::{Board, Place, Server};
+use crate::store::redis::connection::{Board, Endpoint, Server};
 use crate::store::redis::keyspace::Keyspace;
 use crate::store::redis::sentinel::at;
 use crate::store::redis::settings::TimeOuts;
@@ -60,8 +60,8 @@ pub(super) struct Common {
 }
 
 impl Common {
-    /// Creates a node. `is_in_doubt` is called when it does not answer as it should.
-    pub(super) fn node(&self, address: &Address, lane: Lane, is_in_doubt: Box<dyn Fn() + Send + Sync>) -> Arc<Node> {
+    /// Creates a node. `ask_again` is called when it does not answer as it should.
+    pub(super) fn node(&self, address: &Address, lane: Lane, ask_again: Box<dyn Fn() + Send + Sync>) -> Arc<Node> {
         let info = self.info(address);
         let shown = info.addr().to_string();
         let retired = CancellationToken::new();
@@ -73,9 +73,9 @@ impl Common {
         ));
         let server = Server {
             dial: self.dial.clone(),
-            place: Place::Node {
+            endpoint: Endpoint::Node {
                 info: Box::new(info),
-                is_in_doubt,
+                ask_again,
                 waited_for: Arc::clone(&self.waited_for),
                 retired: retired.clone(),
             },

@@ -12,7 +12,7 @@ use super::slot::{SLOTS, slot_of};
 use super::topology::View;
 use crate::host::{Moment, Mutex};
 use crate::store::health::{ServerHealth, ServerRole, ServerState};
-use crate::store::redis::connection::Unheard;
+use crate::store::redis::connection::Unacknowledged;
 use crate::store::redis::connection::failure::{Address, Redirect, redirect};
 use crate::store::{Lane, LockStore, LossHint, LossReceiver, StoreError};
 
@@ -35,7 +35,7 @@ pub(super) struct Nodes {
     asked: watch::Sender<u64>,
     /// Repeats the releases of a former node that the next one may not know.
     repeat: OnceLock<Repeat>,
-    /// The nodes that have lost slots, of which the receivers have not been told yet.
+    /// The nodes that have lost slots and were not reported to the receivers yet.
     former: Mutex<Former>,
     has_former: Arc<Notify>,
     clocks: Mutex<Clocks>,
@@ -45,7 +45,7 @@ pub(super) struct Nodes {
 type Former = BTreeMap<u32, Arc<Node>>;
 
 /// A function that must not block.
-type Repeat = Box<dyn Fn(&Arc<Nodes>, Unheard) + Send + Sync>;
+type Repeat = Box<dyn Fn(&Arc<Nodes>, Unacknowledged) + Send + Sync>;
 
 struct Table {
     slots: Box<[Owner]>,
@@ -137,7 +137,7 @@ impl Nodes {
     }
 
     /// Sets the function that repeats the releases of a former node that the next one may not know.
-    pub(super) fn repeat_by(&self, repeat: impl Fn(&Arc<Self>, Unheard) + Send + Sync + 'static) {
+    pub(super) fn repeat_by(&self, repeat: impl Fn(&Arc<Self>, Unacknowledged) + Send + Sync + 'static) {
         let _ = self.repeat.set(Box::new(repeat));
     }
 
@@ -186,7 +186,7 @@ impl Nodes {
         }
         self.known().await?;
         self.owner(slot).ok_or_else(|| {
-            self.is_in_doubt();
+            self.ask_again();
             StoreError::transient(format!("no node of the cluster has slot {slot}, in which the key lies"))
                 .advise("see what `CLUSTER INFO` tells, and give the slot to a node")
         })
@@ -207,7 +207,7 @@ impl Nodes {
                 }
                 State::Missing(..) | State::Unasked => {}
             }
-            question = question.or_else(|| Some(self.is_in_doubt()));
+            question = question.or_else(|| Some(self.ask_again()));
             if state.changed().await.is_err() {
                 return Err(StoreError::transient("the store has ended"));
             }
@@ -219,7 +219,7 @@ impl Nodes {
     }
 
     /// Has the cluster asked where the slots are. Returns the number of the question.
-    pub(super) fn is_in_doubt(&self) -> u64 {
+    pub(super) fn ask_again(&self) -> u64 {
         let mut number = 0;
         self.asked.send_modify(|asked| {
             *asked += 1;
@@ -278,7 +278,7 @@ impl Nodes {
             self.former.lock().extend(former);
             self.has_former.notify_one();
         }
-        self.is_in_doubt();
+        self.ask_again();
     }
 
     /// Returns a handle that is notified when there is something to [relocate](Self::relocate).
@@ -290,7 +290,7 @@ impl Nodes {
     /// since the last time.
     pub(super) fn relocate(&self) {
         let former = std::mem::take(&mut *self.former.lock());
-        self.tell_of(former);
+        self.report_relocated(former);
     }
 
     fn node_in(self: &Arc<Self>, table: &mut Table, address: &Address, changes: &mut Changes) -> Arc<Node> {
@@ -300,12 +300,12 @@ impl Nodes {
         let taken: BTreeSet<u32> = table.nodes.keys().copied().collect();
         let lane = (0..NOBODY).find(|lane| !taken.contains(lane)).unwrap_or(NOBODY);
         let nodes = Arc::downgrade(self);
-        let is_in_doubt = Box::new(move || {
+        let ask_again = Box::new(move || {
             if let Some(nodes) = Weak::upgrade(&nodes) {
-                nodes.is_in_doubt();
+                nodes.ask_again();
             }
         });
-        let node = self.common.node(address, Lane(lane), is_in_doubt);
+        let node = self.common.node(address, Lane(lane), ask_again);
         table.nodes.insert(lane, Arc::clone(&node));
         changes.entered.push(Arc::clone(&node));
         node
@@ -327,17 +327,17 @@ impl Nodes {
                 return;
             }
             (table.epoch, table.older) = (view.epoch, None);
-            let mut told = vec![Owner::NOBODY; usize::from(SLOTS)];
+            let mut claimed = vec![Owner::NOBODY; usize::from(SLOTS)];
             // There may be hundreds of nodes, and a range for each slot.
             let mut owners: BTreeMap<&Address, Owner> = BTreeMap::new();
             for range in &view.ranges {
                 let places = usize::from(range.first)..=usize::from(range.last);
-                let (Some(told), Some(present)) = (told.get_mut(places.clone()), table.slots.get(places)) else {
+                let (Some(claimed), Some(present)) = (claimed.get_mut(places.clone()), table.slots.get(places)) else {
                     continue;
                 };
                 let epoch = view.epoch_of(&range.id);
                 if !is_older && present.iter().all(|present| epoch < present.epoch) {
-                    told.copy_from_slice(present);
+                    claimed.copy_from_slice(present);
                     continue;
                 }
                 let owner = *owners.entry(&range.owner).or_insert_with(|| {
@@ -347,24 +347,24 @@ impl Nodes {
                     let lane = node.lane.0;
                     Owner { lane, epoch }
                 });
-                told.fill(owner);
+                claimed.fill(owner);
             }
             // The epoch in which the view knows each node.
             let known = |node: &Arc<Node>| node.id.get().map_or(0, |id| view.epoch_of(id));
             let known: BTreeMap<u32, u64> = table.nodes.iter().map(|(lane, node)| (*lane, known(node))).collect();
-            for (slot, told) in (0..SLOTS).zip(told) {
+            for (slot, claimed) in (0..SLOTS).zip(claimed) {
                 let present = table.slots.get(usize::from(slot)).copied().unwrap_or(Owner::NOBODY);
                 // A view in which no node has the slot must know the node that had it.
-                let epoch = match told.lane {
+                let epoch = match claimed.lane {
                     NOBODY => known.get(&present.lane).copied().unwrap_or_default(),
-                    _ => told.epoch,
+                    _ => claimed.epoch,
                 };
                 if epoch < present.epoch && !is_older {
                     continue;
                 }
-                table.give(slot, told.lane, &mut changes);
+                table.give(slot, claimed.lane, &mut changes);
                 if let Some(owner) = table.slots.get_mut(usize::from(slot)) {
-                    *owner = told;
+                    *owner = claimed;
                 }
             }
             let owners: BTreeSet<u32> = table.slots.iter().map(|owner| owner.lane).collect();
@@ -470,18 +470,18 @@ impl Nodes {
                 receiver(LossHint::Relocated(NO_LANE));
             }
         }
-        self.tell_of(changes.former);
+        self.report_relocated(changes.former);
         for node in changes.retired {
             tracing::info!(address = %node.address, "a node of the cluster has no slots any more");
             node.retire();
-            let unheard = node.store.commands.unheard();
+            let unacknowledged = node.store.commands.unacknowledged();
             if let Some(repeat) = self.repeat.get() {
-                repeat(self, unheard);
+                repeat(self, unacknowledged);
             }
         }
     }
 
-    fn tell_of(&self, former: Former) {
+    fn report_relocated(&self, former: Former) {
         let receivers = self.losses.lock().clone();
         for (_, former) in former {
             tracing::debug!(address = %former.address, "slots of a node of the cluster have moved");

@@ -11,21 +11,21 @@ use super::route::Route;
 use super::slot::slot_of;
 use crate::host::{Moment, Timer};
 use crate::store::StoreError;
-use crate::store::redis::connection::{REPEAT_PAUSE, REPEATED_FOR, Release, SHARED_TOGETHER, Unheard};
+use crate::store::redis::connection::{REPEAT_PAUSE, REPEATED_FOR, Release, SHARED_TOGETHER, Unacknowledged};
 
 /// The maximum number of commands at once.
 const AT_ONCE: usize = 16;
 
 /// Begins to repeat releases, if there are any.
-pub(super) fn begin(nodes: &Arc<Nodes>, unheard: Unheard) {
-    if !unheard.places.is_empty() || !unheard.releases.is_empty() {
-        drop(nodes.common.host.spawn(repeat(Arc::clone(nodes), unheard)));
+pub(super) fn begin(nodes: &Arc<Nodes>, unacknowledged: Unacknowledged) {
+    if !unacknowledged.places.is_empty() || !unacknowledged.releases.is_empty() {
+        drop(nodes.common.host.spawn(repeat(Arc::clone(nodes), unacknowledged)));
     }
 }
 
 /// Repeats releases until the present nodes have answered each of them. Those that they know already
 /// have no effect.
-async fn repeat(nodes: Arc<Nodes>, Unheard { places, releases }: Unheard) {
+async fn repeat(nodes: Arc<Nodes>, Unacknowledged { places, releases }: Unacknowledged) {
     let until = nodes.common.host.now().after(REPEATED_FOR);
     tracing::debug!(
         releases = releases.len(),

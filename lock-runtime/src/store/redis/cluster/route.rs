@@ -108,7 +108,7 @@ impl<'a> Route<'a> {
             }
             Some(Redirect::TryAgain) => true,
             Some(Redirect::Down) => {
-                self.nodes.is_in_doubt();
+                self.nodes.ask_again();
                 return Err(error);
             }
             None => return Err(error),

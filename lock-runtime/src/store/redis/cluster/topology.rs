@@ -140,14 +140,14 @@ struct Unanswered {
     since: Moment,
     questions: u32,
     /// The address in the report that the cluster is away, once there was one.
-    told: Option<Box<str>>,
+    reported: Option<Box<str>>,
 }
 
 /// An answer, and the connection for the next question.
-type Answer = (Address, Result<(Told, MultiplexedConnection), StoreError>);
+type Answer = (Address, Result<(NodeReport, MultiplexedConnection), StoreError>);
 
 /// One node's answers about the slots and the time.
-struct Told {
+struct NodeReport {
     view: View,
     clock: Option<Reading>,
     /// `true` if the user may not ask for the time.
@@ -168,7 +168,7 @@ impl Watch {
                     nodes.compare(&clocks);
                     if let Some(Unanswered {
                         since,
-                        told: Some(address),
+                        reported: Some(address),
                         ..
                     }) = self.outage.take()
                     {
@@ -187,15 +187,15 @@ impl Watch {
                         Unanswered {
                             since: now,
                             questions: 0,
-                            told: None,
+                            reported: None,
                         }
                     });
                     outage.questions += 1;
                     nodes.is_missing(&error, question);
                     // Each of the nodes that are known reports its own outage.
-                    if outage.questions > 1 && outage.told.is_none() && !nodes.is_known() {
+                    if outage.questions > 1 && outage.reported.is_none() && !nodes.is_known() {
                         let (lane, address) = (NO_LANE, nodes.shown());
-                        outage.told = Some(address.clone());
+                        outage.reported = Some(address.clone());
                         let error = error.to_string().into();
                         nodes.report(&LossHint::Down { lane, address, error });
                     }
@@ -233,10 +233,10 @@ impl Watch {
         let mut failure = None;
         for some in others.chunks(AT_ONCE) {
             match self.ask_some(common, some).await {
-                Ok(told) => {
+                Ok(report) => {
                     // A cluster may have hundreds of nodes, and one that has left it may go on for long.
                     self.connections.retain(|address, _| some.contains(address));
-                    return Ok(told);
+                    return Ok(report);
                 }
                 Err(error) => failure = failure.or(Some(error)),
             }
@@ -275,12 +275,12 @@ impl Watch {
                 break;
             };
             match answer {
-                Ok((told, connection)) => {
-                    let Told {
+                Ok((report, connection)) => {
+                    let NodeReport {
                         view,
                         clock,
                         refuses_time,
-                    } = told;
+                    } = report;
                     self.asks_time &= !refuses_time;
                     clocks.extend(clock);
                     self.connections.insert(address, connection);
@@ -333,7 +333,7 @@ async fn ask_on(
     mut connection: MultiplexedConnection,
     asks_time: bool,
     naming: Option<Cmd>,
-) -> Result<(Told, MultiplexedConnection), StoreError> {
+) -> Result<(NodeReport, MultiplexedConnection), StoreError> {
     let mut all = redis::pipe();
     all.cmd("CLUSTER").arg("INFO");
     all.cmd("CLUSTER").arg("NODES");
@@ -378,12 +378,12 @@ async fn ask_on(
         );
     }
     let time = time.and_then(|time| from_redis_value(time.ok()?).ok());
-    let told = Told {
+    let report = NodeReport {
         view,
         clock: time.map(|time| Reading::new(address.clone(), time, sent, answered)),
         refuses_time,
     };
-    Ok((told, connection))
+    Ok((report, connection))
 }
 
 /// Returns the error for a node that does not tell where the slots are.
@@ -488,7 +488,7 @@ mod tests {
             host: host.to_owned(),
             port,
         };
-        let told = view.map(|view| {
+        let report = view.map(|view| {
             (
                 view.epoch,
                 view.is_well,
@@ -504,7 +504,7 @@ mod tests {
             id: "id".into(),
         };
         let ranges = vec![range(0, 5, at("a", 6379)), range(6, 6, at("asked", 6381))];
-        assert_eq!(told, Some((7, true, 7, ranges, vec![at("b", 6380)])));
+        assert_eq!(report, Some((7, true, 7, ranges, vec![at("b", 6380)])));
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::store::{Attempt, HolderValue, LeaveFree, Limited, Ownership, StoreErr
 /// clients.
 pub(super) const TOGETHER: usize = 100;
 /// The maximum number of releases of exclusive locks in one script run, which hands a lock to no more waiters
-/// than `TURNS` in `queue.lua` and frees the others: their waiters would not be told.
+/// than `TURNS` in `queue.lua` and frees the others: their waiters would not be notified.
 pub(in crate::store::redis) const RELEASED_TOGETHER: usize = 50;
 /// The maximum number of acquires or releases in shared modes in one script run. Each has more to check, and
 /// lets waiters in.
@@ -375,20 +375,20 @@ impl Capacity {
     }
 
     /// Wakes the first `count` waiters, but no more than there is room for.
-    fn tell(&self, count: usize) {
+    fn notify(&self, count: usize) {
         if !self.is_waited_for() {
             return;
         }
         let mut waiters = self.waiters.lock();
-        let mut told = Vec::new();
-        while told.len() < count.min(self.free())
+        let mut notified = Vec::new();
+        while notified.len() < count.min(self.free())
             && let Some((_, task)) = waiters.tasks.pop_first()
         {
-            told.push(task);
+            notified.push(task);
         }
         self.waiting.store(waiters.tasks.len(), Ordering::SeqCst);
         drop(waiters);
-        told.into_iter().for_each(Waker::wake);
+        notified.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -415,7 +415,7 @@ impl Drop for InFlight {
         self.load.waited_for.fetch_sub(1, Ordering::Relaxed);
         let capacity = self.load.capacity(self.kind);
         capacity.taken.fetch_sub(1, Ordering::SeqCst);
-        capacity.tell(1);
+        capacity.notify(1);
     }
 }
 
@@ -435,7 +435,7 @@ impl Waiter<'_> {
             *next
         });
         // Counted first: a place that is freed meanwhile is either seen below, or announced by
-        // `tell`.
+        // `notify`.
         let former = tasks.insert(number, cx.waker().clone());
         self.capacity.waiting.store(tasks.len(), Ordering::SeqCst);
         // The waiters in front come first, until they have been woken for capacity.
@@ -597,10 +597,10 @@ pub(super) struct Link {
 impl Link {
     /// Notes the answer to what was sent at `sent`. Returns `None` if it does not count, since another server
     /// has taken over.
-    fn heard<T>(&self, sent: u64, answer: Result<T, RedisError>) -> Option<Result<T, RedisError>> {
+    fn answered<T>(&self, sent: u64, answer: Result<T, RedisError>) -> Option<Result<T, RedisError>> {
         match &answer {
             Err(error) if failure::ends_connection(error) => (self.end)(),
-            _ => self.traffic.is_heard(sent, self.host.now().as_nanos()),
+            _ => self.traffic.answered(sent, self.host.now().as_nanos()),
         }
         (self.is_present)().then_some(answer)
     }
@@ -730,7 +730,7 @@ impl Batcher {
             }
             self.pass_over = None;
             for capacity in capacities {
-                capacity.tell(usize::MAX);
+                capacity.notify(usize::MAX);
             }
         }
         self.pass_over = None;
@@ -766,7 +766,7 @@ impl Batcher {
                 let command = request.command(By::Hash, link.flags, names);
                 Box::pin(async move {
                     let answer = link.connection.clone().req_packed_command(&command).await;
-                    if let Some(answer) = link.heard(sent, answer) {
+                    if let Some(answer) = link.answered(sent, answer) {
                         reply.give(the_one(answer.and_then(|answer| link.read(answer))));
                     }
                 })
@@ -960,7 +960,7 @@ impl Packed {
 
 async fn send_alone(link: Arc<Link>, sent: u64, command: Cmd, reply: Counted) {
     let answer = link.connection.clone().req_packed_command(&command).await;
-    if let Some(answer) = link.heard(sent, answer) {
+    if let Some(answer) = link.answered(sent, answer) {
         reply.give(answer.and_then(|answer| link.read(answer)));
     }
 }
@@ -969,7 +969,9 @@ async fn send_together(link: Arc<Link>, sent: u64, packed: Packed) {
     let count = packed.replies.len() + usize::from(packed.reads_mark);
     let mut connection = link.connection.clone();
     let answer = connection.req_packed_commands(&packed.pipeline, 0, count).await;
-    let Some(answer) = link.heard(sent, answer) else { return };
+    let Some(answer) = link.answered(sent, answer) else {
+        return;
+    };
     let mut answers = match answer {
         Ok(answers) => answers,
         Err(error) => {

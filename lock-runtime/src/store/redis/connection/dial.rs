@@ -21,9 +21,9 @@ use tokio::sync::oneshot;
 
 use super::failure::{NEEDS_HELLO, Reason, ReasonKind};
 use super::handshake;
-use super::heard::{self, ReasonOf};
 #[cfg(feature = "tls")]
 use super::tls::{self, Tls};
+use super::transcript::{self, ReasonOf};
 use crate::host::{Host, Moment, Mutex, caught};
 use crate::store::health::ServerRole;
 use crate::store::redis::credentials::Provider;
@@ -258,14 +258,14 @@ impl Transport {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (stream, heard) = heard::listen(stream, reason_of);
+        let (stream, transcript) = transcript::record(stream, reason_of);
         match MultiplexedConnection::new_with_config(redis, stream, config).await {
             Ok((connection, driver)) => {
                 // Ends with the last clone of the connection.
                 drop(self.host.spawn_here(driver));
                 Ok(connection)
             }
-            Err(error) => Err(heard.explain(error)),
+            Err(error) => Err(transcript.explain(error)),
         }
     }
 

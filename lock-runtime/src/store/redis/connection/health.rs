@@ -22,7 +22,7 @@ const OUTAGE: u32 = 2;
 /// The board on which the connections to one server note its state, as a row in the health of a store's
 /// servers. The row is the first one, or in a cluster the one with the server's address.
 ///
-/// [`tell`](Self::tell) reports what they have noted. It wakes tasks and logs, and so is called without any
+/// [`report`](Self::report) reports what they have noted. It wakes tasks and logs, and so is called without any
 /// lock: a waker may act at once, and a subscriber may use the manager.
 pub(in crate::store::redis) struct Board {
     host: Host,
@@ -51,7 +51,7 @@ struct Slots {
 struct Wanted {
     is_up: bool,
     /// The time at which its slot last told of it.
-    told: Moment,
+    reported: Moment,
     /// The time at which it went down, or was first wanted.
     since: Moment,
     /// The number of attempts that have failed since then.
@@ -87,14 +87,14 @@ impl Slots {
             let failures = before.map_or(0, |before| before.failures);
             let wanted = Wanted {
                 is_up,
-                told: now,
+                reported: now,
                 since: before.map_or(now, |before| before.since),
                 failures: failures.saturating_add(u32::from(matches!(change, Change::Failed(_)))),
             };
             self.wanted.insert(slot, wanted);
         }
         let up = self.wanted.values().filter(|slot| slot.is_up);
-        let up = up.filter(|slot| now.since(slot.told) < counts_for).count();
+        let up = up.filter(|slot| now.since(slot.reported) < counts_for).count();
         let failed = self.wanted.values().filter(|slot| !slot.is_up).count();
         match (up, failed) {
             (0, 0) => None,
@@ -107,8 +107,11 @@ impl Slots {
     /// Notes the beginning or the end of an outage of the server at `address`, after a change. It ends when
     /// all connections work again, but for those whose runtimes stand still.
     fn judge(&mut self, address: &str, change: Change<'_>, now: Moment, counts_for: Duration) {
-        let told = self.wanted.values().filter(|slot| now.since(slot.told) < counts_for);
-        let failing = told.filter(|slot| !slot.is_up && slot.failures >= OUTAGE);
+        let reported = self
+            .wanted
+            .values()
+            .filter(|slot| now.since(slot.reported) < counts_for);
+        let failing = reported.filter(|slot| !slot.is_up && slot.failures >= OUTAGE);
         let since = failing.map(|slot| slot.since).min();
         match (&mut self.outage, since, change) {
             (None, Some(since), Change::Failed(error)) => {
@@ -202,7 +205,7 @@ impl Board {
     }
 
     /// Tells the watchers and the receivers what was noted. Must not be called while a lock is held.
-    pub(super) fn tell(&self) {
+    pub(super) fn report(&self) {
         if self.is_untold.swap(false, Ordering::AcqRel) {
             self.servers.send_modify(|_| ());
         }
@@ -253,9 +256,9 @@ impl Board {
 
     /// Changes the row, in step with the states of the connections.
     fn note(&self, slot: u64, change: Change<'_>, note: impl FnOnce(&mut ServerHealth) -> bool) {
-        let told = self.host.now();
+        let noted = self.host.now();
         let mut slots = self.slots.lock();
-        let state = slots.note(slot, change, told, self.counts_for);
+        let state = slots.note(slot, change, noted, self.counts_for);
         let now = self.now();
         self.servers.send_if_modified(|servers| {
             let Some(server) = self.row(servers) else {
@@ -264,7 +267,7 @@ impl Board {
                 return false;
             };
             let is_another = note(server);
-            slots.judge(&server.address, change, told, self.counts_for);
+            slots.judge(&server.address, change, noted, self.counts_for);
             // The last runtime that took locks may have ended, which says nothing about the server.
             if is(server, state.unwrap_or(server.state), now) || is_another {
                 self.is_untold.store(true, Ordering::Release);
@@ -335,7 +338,7 @@ mod tests {
         let board = Board::new(&Host::process(), "redis.example:6379", Duration::MAX);
         let mut watch = board.watch();
         let mut told = || {
-            board.tell();
+            board.report();
             let has_changed = watch.has_changed().unwrap_or_default();
             let servers = watch.borrow_and_update();
             (has_changed, servers.first().map(|server| server.state))
@@ -381,7 +384,7 @@ mod tests {
             hears.lock().push(text);
         }));
         let take = move |board: &Board| {
-            board.tell();
+            board.report();
             std::mem::take(&mut *told.lock())
         };
         (board, take)
@@ -462,7 +465,7 @@ mod tests {
         board.leave();
         board.failed(1, Some(&StoreError::transient("refused")));
         board.failed(1, Some(&StoreError::transient("refused")));
-        board.tell();
+        board.report();
         assert_eq!(*told.lock(), 0);
     }
 

@@ -33,9 +33,9 @@ pub(super) async fn keep_up(host: Host, mut slot: WeakSlot, response: Duration) 
         }
         let Some(live) = slot.upgrade() else { return };
         let up = live.goes_on();
-        let heard = up.as_ref().map(|up| up.heard());
-        let silent = heard.map_or(quiet, |heard| {
-            Duration::from_nanos(host.now().as_nanos().saturating_sub(heard))
+        let answered = up.as_ref().map(|up| up.last_answer());
+        let silent = answered.map_or(quiet, |answered| {
+            Duration::from_nanos(host.now().as_nanos().saturating_sub(answered))
         });
         pause = quiet.saturating_sub(silent);
         // A replica is asked for its role however much else it answers: nothing tells of its promotion.

@@ -111,12 +111,12 @@ impl Mark {
         let opens_in = Duration::from_millis(opens_in);
         match self.learn(host.now(), value, opens_in) {
             None => {}
-            Some(News::First) => tracing::info!(
+            Some(Closed::First) => tracing::info!(
                 server,
                 ?opens_in,
                 "the server may have forgotten locks (first use, a restart or a flush), and takes none until it opens"
             ),
-            Some(News::Again) => tracing::warn!(
+            Some(Closed::Again) => tracing::warn!(
                 server,
                 ?opens_in,
                 "the server was restarted or flushed and may have forgotten locks, and takes none until it opens"
@@ -126,22 +126,22 @@ impl Mark {
     }
 
     /// Records an answer. The server counted `opens_in` before `now`, so no process takes it to be open
-    /// too early. Returns the news of a closed server, if there is any.
-    fn learn(&self, now: Moment, value: String, opens_in: Duration) -> Option<News> {
+    /// too early. Returns what the log is to say of a closed server, if anything.
+    fn learn(&self, now: Moment, value: String, opens_in: Duration) -> Option<Closed> {
         let mut known = self.known.lock();
         known.was_open |= known.opens <= now;
-        let is_news = !opens_in.is_zero() && *known.value != *value;
-        let news = if known.was_open { News::Again } else { News::First };
+        let is_new = !opens_in.is_zero() && *known.value != *value;
+        let closed = if known.was_open { Closed::Again } else { Closed::First };
         known.value = value.into();
         known.opens = now.after(opens_in);
         known.asked = now;
-        is_news.then_some(news)
+        is_new.then_some(closed)
     }
 }
 
-/// News of a closed server, for the log.
+/// How a server came to be closed, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum Closed {
     /// It has not been seen open before.
     First,
     /// It was open before, and has been restarted or flushed.
@@ -199,13 +199,13 @@ mod tests {
         let seconds = Duration::from_secs;
         let mark = Mark::new(seconds(30));
         let learn = |now, value: &str, opens_in| mark.learn(at(now), value.to_owned(), opens_in);
-        assert_eq!(learn(0, "r:30000:30000", seconds(30)), Some(News::First));
+        assert_eq!(learn(0, "r:30000:30000", seconds(30)), Some(Closed::First));
         assert_eq!(learn(1_000, "r:30000:30000", seconds(29)), None, "told twice");
         // An operator opens it.
         assert_eq!(learn(2_000, "r:2000:30000", Duration::ZERO), None);
-        assert_eq!(learn(9_000, "r:39000:30000", seconds(30)), Some(News::Again));
+        assert_eq!(learn(9_000, "r:39000:30000", seconds(30)), Some(Closed::Again));
         assert_eq!(learn(9_500, "r:39000:30000", seconds(29)), None, "told twice");
         // It is restarted while it is closed.
-        assert_eq!(learn(10_000, "s:40000:30000", seconds(30)), Some(News::Again));
+        assert_eq!(learn(10_000, "s:40000:30000", seconds(30)), Some(Closed::Again));
     }
 }

@@ -11,7 +11,7 @@ use crate::host::{Moment, Mutex};
 /// the former server answers in between is unknown to the new one. It counts back from the last
 /// release that was recorded: a server that has died answers none, and the election of the next
 /// one may take longer than this.
-const UNHEARD_FOR: Duration = Duration::from_secs(15);
+const UNACKNOWLEDGED_FOR: Duration = Duration::from_secs(15);
 /// The time for which releases are repeated at a server that has taken over, and the pause after one without an answer.
 pub(in crate::store::redis) const REPEATED_FOR: Duration = Duration::from_secs(60);
 pub(in crate::store::redis) const REPEAT_PAUSE: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ const MOST: usize = 50_000;
 pub(super) struct Released(Mutex<VecDeque<(Moment, Release)>>);
 
 /// Releases that are to be repeated.
-pub(in crate::store::redis) struct Unheard {
+pub(in crate::store::redis) struct Unacknowledged {
     /// The releases that take calls out of queues. They come first, since the present server would hand a
     /// lock to a call that has left.
     pub(in crate::store::redis) places: Vec<Release>,
@@ -35,21 +35,25 @@ impl Released {
     /// Records a release that was answered, or that is about to be sent and that no call waits for.
     pub(super) fn note(&self, now: Moment, release: Release) {
         let mut latest = self.0.lock();
-        while latest.len() >= MOST || latest.front().is_some_and(|(at, _)| now.since(*at) > UNHEARD_FOR) {
+        while latest.len() >= MOST
+            || latest
+                .front()
+                .is_some_and(|(at, _)| now.since(*at) > UNACKNOWLEDGED_FOR)
+        {
             latest.pop_front();
         }
         latest.push_back((now, release));
     }
 
     /// Returns the releases that the present server may not know, as they are to be repeated.
-    pub(super) fn unheard(&self, now: Moment) -> Unheard {
+    pub(super) fn unacknowledged(&self, now: Moment) -> Unacknowledged {
         let latest = std::mem::take(&mut *self.0.lock());
         let last = latest.back().map_or(now, |(at, _)| *at);
-        let unheard = latest.into_iter().rev();
-        let unheard = unheard.filter(|(at, _)| last.since(*at) <= UNHEARD_FOR);
-        let unheard = unheard.map(|(at, release)| again(release, now.since(at)));
-        let (places, releases) = unheard.partition(Release::is_of_a_place);
-        Unheard { places, releases }
+        let unacknowledged = latest.into_iter().rev();
+        let unacknowledged = unacknowledged.filter(|(at, _)| last.since(*at) <= UNACKNOWLEDGED_FOR);
+        let unacknowledged = unacknowledged.map(|(at, release)| again(release, now.since(at)));
+        let (places, releases) = unacknowledged.partition(Release::is_of_a_place);
+        Unacknowledged { places, releases }
     }
 
     /// Returns the releases that were recorded after `moved`, as they are to be repeated. Those that
@@ -94,8 +98,8 @@ mod tests {
         for (moment, value) in [(100, "a"), (110, "b"), (120, "c")] {
             released.note(at(moment), release(value));
         }
-        let unheard = released.unheard(at(180)).releases;
-        let values: Vec<&str> = unheard.iter().map(|release| &*release.value).collect();
+        let unacknowledged = released.unacknowledged(at(180)).releases;
+        let values: Vec<&str> = unacknowledged.iter().map(|release| &*release.value).collect();
         assert_eq!(values, ["c", "b"]);
     }
 }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::batcher::{RELEASED_TOGETHER, Release, Request, SHARED_TOGETHER};
 use super::failure;
-use super::released::{REPEAT_PAUSE, REPEATED_FOR, Released, Unheard};
+use super::released::{REPEAT_PAUSE, REPEATED_FOR, Released, Unacknowledged};
 use super::slot::{Connection, ConnectionSlot, Purpose, Server};
 use crate::host::{Host, Moment, Runtime, RuntimeId, Timer};
 use crate::store::redis::keyspace::Keyspace;
@@ -171,7 +171,7 @@ impl RuntimeConnections {
         if let Some(known) = request.unanswered_on.and_then(|number| self.numbered(number)) {
             return Ok(known);
         }
-        if let Some(other) = request.elsewhere.then(|| self.heard_last()).flatten() {
+        if let Some(other) = request.elsewhere.then(|| self.answered_last()).flatten() {
             return Ok(other);
         }
         let slot = self.here();
@@ -195,7 +195,7 @@ impl RuntimeConnections {
                 slot.end_former();
             }
             let moved = connections.host.now();
-            let Unheard { places, releases } = connections.released.unheard(moved);
+            let Unacknowledged { places, releases } = connections.released.unacknowledged(moved);
             if places.is_empty() && releases.is_empty() {
                 return;
             }
@@ -221,22 +221,22 @@ impl RuntimeConnections {
     /// Records a release that has been sent, in case that another server takes over which does not
     /// know it.
     pub(in crate::store::redis) fn note_released(&self, release: impl FnOnce() -> Release) {
-        if self.inner.server.place.may_be_succeeded() {
+        if self.inner.server.endpoint.may_be_succeeded() {
             self.inner.released.note(self.inner.host.now(), release());
         }
     }
 
     /// Returns the releases that a server which takes over may not know. They are forgotten here.
-    pub(in crate::store::redis) fn unheard(&self) -> Unheard {
-        self.inner.released.unheard(self.inner.host.now())
+    pub(in crate::store::redis) fn unacknowledged(&self) -> Unacknowledged {
+        self.inner.released.unacknowledged(self.inner.host.now())
     }
 
     /// Returns the runtimes' connection that has answered last.
-    fn heard_last(&self) -> Option<(ConnectionSlot, Arc<Connection>)> {
+    fn answered_last(&self) -> Option<(ConnectionSlot, Arc<Connection>)> {
         let slots = self.inner.slots.read().unwrap_or_else(PoisonError::into_inner);
         let up = slots.iter().filter_map(|(_, slot)| Some((slot.clone(), slot.up()?)));
-        let heard = up.max_by_key(|(_, live)| live.heard());
-        heard.map(|(slot, live)| (slot.asking(self.is_asking), live))
+        let last = up.max_by_key(|(_, live)| live.last_answer());
+        last.map(|(slot, live)| (slot.asking(self.is_asking), live))
     }
 
     /// Notes that nobody waits any more for the answer to a request that was put into a batch so long ago.
@@ -267,7 +267,7 @@ impl RuntimeConnections {
     /// Returns what does the same as [`note_released`](Self::note_released) later, and does not keep the
     /// connections. `None` if no other server can take over.
     pub(in crate::store::redis) fn noting(&self) -> Option<Noting> {
-        let may_be_succeeded = self.inner.server.place.may_be_succeeded();
+        let may_be_succeeded = self.inner.server.endpoint.may_be_succeeded();
         may_be_succeeded.then(|| Noting(Arc::downgrade(&self.inner)))
     }
 

@@ -15,12 +15,12 @@ use tokio::sync::{oneshot, watch};
 
 use super::batcher::{self, By, Release, Reply, Request, Sender, Take, What, release_command};
 use super::dial::Dial;
+use super::endpoint::{Endpoint, Target};
 use super::failure::{self, Reason};
 use super::handshake::{self, Mode};
 use super::health::Board;
 use super::idle;
 use super::mark::Mark;
-use super::place::{Place, Target};
 use super::traffic::Traffic;
 use crate::host::{self, Host, Moment, Mutex, Runtime, Timer};
 use crate::store::redis::keyspace::Keyspace;
@@ -147,7 +147,7 @@ pub(in crate::store::redis) struct Connection {
     pub(in crate::store::redis) server: handshake::Capabilities,
     /// Unique in this process, and never zero.
     pub(in crate::store::redis) number: u64,
-    /// The generation of the server: see [`Place`].
+    /// The generation of the server: see [`Endpoint`].
     pub(in crate::store::redis) generation: u64,
     pub(super) address: Box<str>,
     traffic: Arc<Traffic>,
@@ -159,8 +159,8 @@ pub(in crate::store::redis) struct Connection {
 
 impl Connection {
     /// Returns the time of the last answer, on the host's clock.
-    pub(super) fn heard(&self) -> u64 {
-        self.traffic.heard()
+    pub(super) fn last_answer(&self) -> u64 {
+        self.traffic.last_answer()
     }
 
     /// Returns the usual time until an answer.
@@ -180,7 +180,7 @@ enum State {
 /// The means to connect to a server.
 pub(in crate::store::redis) struct Server {
     pub(in crate::store::redis) dial: Dial,
-    pub(in crate::store::redis) place: Place,
+    pub(in crate::store::redis) endpoint: Endpoint,
     pub(in crate::store::redis) time_outs: TimeOuts,
     pub(in crate::store::redis) health: Arc<Board>,
     /// Set if the server is one of several masters.
@@ -231,7 +231,7 @@ pub(super) struct WeakSlot {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.server.health.forget(self.number);
-        self.server.health.tell();
+        self.server.health.report();
     }
 }
 
@@ -423,11 +423,11 @@ impl ConnectionSlot {
         if truce.is_some_and(|until| self.host().now() < until) || self.inner.challenged.swap(true, Ordering::AcqRel) {
             return;
         }
-        let heard = live.heard();
+        let before = live.last_answer();
         let challenge = Challenge(self.clone());
         drop(self.host().spawn(async move {
             let slot = &challenge.0;
-            let is_silent = || live.heard() == heard;
+            let is_silent = || live.last_answer() == before;
             let waited = slot.host().now().as_nanos().saturating_sub(live.traffic.asked());
             let patience = (live.usual() * 2).saturating_sub(Duration::from_nanos(waited));
             slot.host().sleep(Timer::LockThread, patience).await;
@@ -470,8 +470,8 @@ impl ConnectionSlot {
     /// have changed.
     fn is_back(&self) {
         match &self.inner.purpose {
-            Purpose::Commands { background, .. } => background.tell(&LossHint::Back(Lane::default())),
-            Purpose::Background { .. } => self.tell(&LossHint::Back(Lane::default())),
+            Purpose::Commands { background, .. } => background.report(&LossHint::Back(Lane::default())),
+            Purpose::Background { .. } => self.report(&LossHint::Back(Lane::default())),
             Purpose::Replicas | Purpose::Shards { .. } => {}
         }
     }
@@ -752,8 +752,8 @@ impl ConnectionSlot {
     }
 
     /// Reports that the server does not answer as it should, so that another one may have taken over.
-    pub(in crate::store::redis) fn is_in_doubt(&self) {
-        self.inner.server.place.ask_again();
+    pub(in crate::store::redis) fn ask_again(&self) {
+        self.inner.server.endpoint.ask_again();
     }
 
     /// Returns the connection, if it is up.
@@ -772,7 +772,7 @@ impl ConnectionSlot {
     /// Returns `true` if connections of this generation lead to the server that the store uses at
     /// present.
     pub(in crate::store::redis) fn is_of_present(&self, generation: u64) -> bool {
-        generation == self.inner.server.place.generation()
+        generation == self.inner.server.endpoint.generation()
     }
 
     pub(in crate::store::redis) fn health(&self) -> &Board {
@@ -793,7 +793,7 @@ impl ConnectionSlot {
         if let State::Up(_) = &*self.inner.state.borrow() {
             self.health().goes_on(self.inner.number);
         }
-        self.health().tell();
+        self.health().report();
         live
     }
 
@@ -813,7 +813,7 @@ impl ConnectionSlot {
 
     /// Reports, on the background connection, that another server has taken over.
     pub(in crate::store::redis) fn has_moved(&self) {
-        self.tell(&LossHint::Moved(Lane::default()));
+        self.report(&LossHint::Moved(Lane::default()));
     }
 
     /// Subscribes this connection to a channel.
@@ -859,7 +859,7 @@ impl ConnectionSlot {
             self.push(Push::Unsubscribed(channel));
         }
         // The slot is another node's by now.
-        self.is_in_doubt();
+        self.ask_again();
     }
 
     /// Notes that nobody waits any more for the answer to a command that was to be sent at `sent`. Replaces the
@@ -898,7 +898,7 @@ impl ConnectionSlot {
             biased;
             // An answer of the server before is worth nothing, though it arrives: what it granted
             // or renewed, the present server may not know.
-            () = self.inner.server.place.changed(live.generation) => {
+            () = self.inner.server.endpoint.changed(live.generation) => {
                 return Err(io::Error::other(TAKEN_OVER).into());
             }
             answer = sent => answer,
@@ -955,15 +955,15 @@ impl ConnectionSlot {
             }
             _ => false,
         });
-        self.inner.server.health.tell();
+        self.inner.server.health.report();
         if !retire {
             self.inner.retired.lock().retain(|live| live.number != number);
         }
         let Some(live) = ended else { return false };
         self.inner.was_down.store(true, Ordering::Release);
-        self.inner.server.place.ask_again();
+        self.inner.server.endpoint.ask_again();
         // Key tracking and subscriptions ended with the connection.
-        self.tell(&LossHint::All(Lane::default()));
+        self.report(&LossHint::All(Lane::default()));
         self.push(Push::Disconnected);
         if retire && matches!(self.inner.purpose, Purpose::Commands { .. }) {
             self.keep_for_releases(live);
@@ -1075,7 +1075,7 @@ impl ConnectionSlot {
                 if tries.len() == TRIES {
                     drop(tries.remove(1));
                 }
-                self.inner.server.place.ask_again();
+                self.inner.server.endpoint.ask_again();
                 tries.push(Box::pin(self.establish()));
                 pause = (pause * 2).min(LONGEST_TRY_BESIDE);
                 next.set(self.host().sleep(Timer::LockThread, pause));
@@ -1086,16 +1086,16 @@ impl ConnectionSlot {
 
     /// Makes a connection to the present server, and starts anew if another one takes over meanwhile.
     async fn establish(&self) -> Result<Connection, StoreError> {
-        let place = &self.inner.server.place;
+        let endpoint = &self.inner.server.endpoint;
         loop {
-            let target = place.present().await?;
+            let target = endpoint.present().await?;
             let generation = target.generation;
             tokio::select! {
                 biased;
-                () = place.changed(generation) => {}
+                () = endpoint.changed(generation) => {}
                 made = self.establish_to(target) => {
                     if made.is_err() {
-                        place.ask_again();
+                        endpoint.ask_again();
                     }
                     return made;
                 }
@@ -1109,7 +1109,7 @@ impl ConnectionSlot {
         let advice = if self.inner.names.is_of_cluster() {
             "check that the node is up, and that the address that it announces (`cluster-announce-ip`, `cluster-announce-hostname`) is \
              reachable from here, then try again"
-        } else if self.inner.server.place.is_followed() {
+        } else if self.inner.server.endpoint.is_followed() {
             "check that the master is up, and that the address by which the sentinels name it is reachable from here, then try again"
         } else {
             return error;
@@ -1156,7 +1156,7 @@ impl ConnectionSlot {
             };
             return Err(StoreError::permanent(format!("{} {text}", info.addr())).advise(advice));
         }
-        if server.is_replica && self.inner.server.place.is_followed() {
+        if server.is_replica && self.inner.server.endpoint.is_followed() {
             return Err(StoreError::transient(format!(
                 "{} is a replica, though the sentinels name it as the master",
                 info.addr()
@@ -1258,7 +1258,7 @@ impl ConnectionSlot {
             may_end_unseen: self.may_end_unseen(),
             names: Arc::clone(&self.inner.names),
             traffic: Arc::clone(traffic),
-            is_present: Box::new(move || present.place.generation() == generation),
+            is_present: Box::new(move || present.endpoint.generation() == generation),
             is_in_use: Box::new(move || {
                 used.upgrade()
                     .is_some_and(|used| Self::from(used).numbered(number).is_some())
@@ -1271,9 +1271,9 @@ impl ConnectionSlot {
         };
         batcher::start(
             link,
-            async move { followed.place.over(generation).await },
+            async move { followed.endpoint.over(generation).await },
             self.response_timeout(),
-            self.inner.server.place.waited_for(),
+            self.inner.server.endpoint.waited_for(),
         )
     }
 
@@ -1285,7 +1285,7 @@ impl ConnectionSlot {
                 return Ok(());
             };
             match push.kind {
-                PushKind::Invalidate => slot.report(push.data.into_iter().next()),
+                PushKind::Invalidate => slot.report_changed(push.data.into_iter().next()),
                 PushKind::SUnsubscribe => {
                     if let Some(Value::BulkString(channel)) = push.data.into_iter().next() {
                         slot.is_unsubscribed(number, channel);
@@ -1304,22 +1304,22 @@ impl ConnectionSlot {
     }
 
     /// Reports the keys that have changed; without a list, any key may have.
-    fn report(&self, keys: Option<Value>) {
+    fn report_changed(&self, keys: Option<Value>) {
         match keys {
             Some(Value::Array(keys)) => {
                 for key in keys {
                     if let Value::BulkString(key) = key
                         && let Ok(key) = String::from_utf8(key)
                     {
-                        self.tell(&LossHint::Key(key.into()));
+                        self.report(&LossHint::Key(key.into()));
                     }
                 }
             }
-            _ => self.tell(&LossHint::All(Lane::default())),
+            _ => self.report(&LossHint::All(Lane::default())),
         }
     }
 
-    fn tell(&self, hint: &LossHint) {
+    fn report(&self, hint: &LossHint) {
         let Purpose::Background { losses, .. } = &self.inner.purpose else {
             return;
         };
@@ -1371,9 +1371,11 @@ impl Redial {
                 // they wait for what may hang since then.
                 None if host.now().since(began) > limit + LATE => second = Some(Box::pin(self.slot.connect())),
                 None => {
-                    let place = &self.slot.inner.server.place;
-                    place.ask_again();
-                    break Err(place.failure().unwrap_or_else(|| place.no_connection_within(limit)));
+                    let endpoint = &self.slot.inner.server.endpoint;
+                    endpoint.ask_again();
+                    break Err(endpoint
+                        .failure()
+                        .unwrap_or_else(|| endpoint.no_connection_within(limit)));
                 }
             }
         });
@@ -1427,7 +1429,7 @@ impl Drop for Redial {
         if let Some(error) = failure {
             tracing::debug!(%error, "no connection, trying again");
         }
-        inner.server.health.tell();
+        inner.server.health.report();
         if !is_up {
             inner.was_down.store(true, Ordering::Release);
         }
@@ -1463,7 +1465,7 @@ impl InFlight<'_> {
         if is_in_time && matches!(self.slot.inner.purpose, Purpose::Background { .. }) {
             *self.slot.inner.truce.lock() = (0, None);
         }
-        self.live.traffic.is_heard(self.sent, now);
+        self.live.traffic.answered(self.sent, now);
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) struct Traffic {
     /// The time at which the oldest of the commands given up since the last answer was sent.
     stalled: AtomicU64,
     /// The time of the last answer.
-    heard: AtomicU64,
+    last_answer: AtomicU64,
     /// The time at which the last command was sent.
     asked: AtomicU64,
     /// The time at which the runtime has last read what had arrived, before a batch.
@@ -28,20 +28,20 @@ impl Traffic {
     /// Creates that of a connection that was made at `now`, by commands that took so long.
     pub(super) fn new(now: u64, round_trip: u64) -> Self {
         Self {
-            heard: AtomicU64::new(now),
+            last_answer: AtomicU64::new(now),
             round_trip: AtomicU64::new(round_trip),
             ..Self::default()
         }
     }
 
-    pub(super) fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
+    pub(super) fn last_answer(&self) -> u64 {
+        self.last_answer.load(Ordering::Relaxed)
     }
 
     /// Returns `true` if the runtime has seen nothing of the connection for so long that its end may be unseen. What
     /// another thread sends on it is no sign of life.
     pub(super) fn is_quiet(&self, now: Moment) -> bool {
-        let seen = self.heard().max(self.looked.load(Ordering::Relaxed));
+        let seen = self.last_answer().max(self.looked.load(Ordering::Relaxed));
         Duration::from_nanos(now.as_nanos().saturating_sub(seen)) >= UNSEEN
     }
 
@@ -64,9 +64,9 @@ impl Traffic {
     }
 
     /// Records that what was sent at `sent` was answered at `now`.
-    pub(super) fn is_heard(&self, sent: u64, now: u64) {
+    pub(super) fn answered(&self, sent: u64, now: u64) {
         self.stalled.store(0, Ordering::Relaxed);
-        self.heard.store(now, Ordering::Relaxed);
+        self.last_answer.store(now, Ordering::Relaxed);
         let took = now.saturating_sub(sent);
         let before = self.round_trip.load(Ordering::Relaxed);
         let weight = if took > before { 2 } else { 8 };
@@ -78,7 +78,7 @@ impl Traffic {
     /// the connection has left commands unanswered.
     pub(super) fn is_given_up(&self, sent: u64) -> u64 {
         // A connection that has answered other commands meanwhile is slow, not silent.
-        let sent = sent.max(self.heard.load(Ordering::Relaxed));
+        let sent = sent.max(self.last_answer.load(Ordering::Relaxed));
         match self
             .stalled
             .compare_exchange(0, sent, Ordering::Relaxed, Ordering::Relaxed)
@@ -104,7 +104,7 @@ mod tests {
         assert!(is_quiet(1_201));
         traffic.looks(at(1_200).as_nanos());
         assert!(!is_quiet(1_249) && is_quiet(1_250));
-        traffic.is_heard(at(1_200).as_nanos(), at(1_300).as_nanos());
+        traffic.answered(at(1_200).as_nanos(), at(1_300).as_nanos());
         assert!(!is_quiet(1_349) && is_quiet(1_350));
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Queue;
-use super::ticket::{Ticket, Waiting, Word};
+use super::ticket::{Notice, Ticket, Waiting};
 use crate::host::{Moment, Timer};
 use crate::store::{Limited, StoreError, within};
 
@@ -78,12 +78,12 @@ impl Queue {
     /// Notifies a waiter that the server may have handed the lock to it. Returns `false` if it has such a
     /// notice that it has not received yet.
     pub(super) fn hint(&self, ticket: &Arc<Ticket>) -> bool {
-        let is_news = ticket.tell(Word::Hint);
-        if is_news {
+        let is_new = ticket.notify(Notice::Hint);
+        if is_new {
             let handed = Handed(Arc::clone(ticket), self.host().now());
             self.waiting().handed.push(handed);
         }
-        is_news
+        is_new
     }
 
     /// Asks waiters for a sign of life, and takes those that owe it out of their queues. `is_late` is `true` if
@@ -141,8 +141,8 @@ mod tests {
 
     fn poll(ticket: &Ticket) -> bool {
         let contention = ContentionSlot::default();
-        let word = pin!(ticket.word(&contention));
-        word.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        let notice = pin!(ticket.notified(&contention));
+        notice.poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     /// Ten waiters, which were polled once; three of them may have been handed the lock since.
@@ -165,7 +165,7 @@ mod tests {
         }
         waiting.waiters_by_queue.insert(queue, waiters);
         for ticket in &tickets[..3] {
-            assert!(ticket.tell(Word::Hint));
+            assert!(ticket.notify(Notice::Hint));
             waiting.handed.push(Handed(Arc::clone(ticket), at(0)));
         }
         tickets

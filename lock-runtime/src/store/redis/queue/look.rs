@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::Queue;
-use super::ticket::{ASKED, LocalWaiters, Ticket, Word};
+use super::ticket::{ASKED, LocalWaiters, Notice, Ticket};
 use crate::host::{Moment, Timer};
 use crate::store::mode::is_ours;
 use crate::store::redis::connection::failure::{self, Redirect};
@@ -60,14 +60,14 @@ impl Asked {
         for (ticket, stands) in self.tickets.iter().zip(stands) {
             let holds = *stands == Value::Int(2) || holder == ticket.value.as_str().as_bytes();
             if holds {
-                let is_news = queue.hint(ticket);
-                ended |= self.is_shared && is_news;
+                let is_new = queue.hint(ticket);
+                ended |= self.is_shared && is_new;
             } else if *stands == Value::Int(1) {
                 if !holder.is_empty() {
                     ticket.state.lock().seen = Some((holder_of(holder), remaining));
                 }
             } else {
-                ended |= ticket.tell(Word::Lapsed);
+                ended |= ticket.notify(Notice::Lapsed);
             }
         }
         ended
@@ -122,19 +122,19 @@ impl Queue {
         let unseen = |waiters: &&mut LocalWaiters| waiters.nudge_at <= now && now.since(waiters.seen) >= UNSEEN;
         let mut due_first: Vec<_> = waiting.waiters_by_queue.values_mut().filter(unseen).collect();
         due_first.sort_by_key(|waiters| waiters.nudge_at);
-        let mut told: Vec<Arc<Ticket>> = Vec::new();
+        let mut nudged: Vec<Arc<Ticket>> = Vec::new();
         for waiters in due_first {
-            if told.len() == NUDGES {
+            if nudged.len() == NUDGES {
                 break;
             }
             waiters.nudge_at = now.after(NUDGE_EVERY.mul_f64(0.8 + 0.4 * self.host().fraction()));
-            let most = ASKED.min(NUDGES - told.len());
-            told.extend(waiters.tickets.values().take(most).cloned());
+            let most = ASKED.min(NUDGES - nudged.len());
+            nudged.extend(waiters.tickets.values().take(most).cloned());
         }
         drop(waiting);
         // Told while nothing is locked: a waker may act at once.
-        for ticket in told {
-            ticket.tell(Word::Nudge);
+        for ticket in nudged {
+            ticket.notify(Notice::Nudge);
         }
     }
 
@@ -197,7 +197,7 @@ impl Queue {
         let mut asked = Vec::new();
         for (queue, waiters) in due_first.into_iter().take(BATCH * AT_ONCE) {
             let wakes = match wakes {
-                Wakes::ByQueue if !waiting.heard.contains(queue) => Wakes::Never,
+                Wakes::ByQueue if !waiting.subscribed.contains(queue) => Wakes::Never,
                 wakes => wakes,
             };
             waiters.due = now.after(refresh_every(wakes));
@@ -253,11 +253,11 @@ impl Queue {
             // The slot of these locks is another node's by now, and the places are there: the calls find
             // that out when they ask for their locks. Or it is on its way there, and the calls begin anew.
             let is_there = matches!(redirect, Redirect::Moved(..));
-            let word = if is_there { Word::Hint } else { Word::Lapsed };
-            slot.is_in_doubt();
+            let notice = if is_there { Notice::Hint } else { Notice::Lapsed };
+            slot.ask_again();
             for asked in asked {
                 for ticket in &asked.tickets {
-                    ticket.tell(word);
+                    ticket.notify(notice);
                 }
             }
             return Ok(());
@@ -319,7 +319,7 @@ impl Queue {
         };
         // Told while nothing is locked: a waker may act at once.
         for ticket in tickets.iter().flatten() {
-            ticket.tell(Word::Lapsed);
+            ticket.notify(Notice::Lapsed);
         }
     }
 

@@ -36,7 +36,7 @@ use crate::store::{Attempt, Limited, LossHint, QueueOutcome, QueueRequest, Store
 use heartbeat::Heartbeat;
 use look::is_foreign;
 use shards::Shards;
-use ticket::{LocalWaiters, Ticket, Waiting, Word};
+use ticket::{LocalWaiters, Notice, Ticket, Waiting};
 
 /// The pauses after a hint that turned out to be wrong, and before an unanswered request is sent
 /// again.
@@ -113,14 +113,14 @@ impl Queue {
         let inner = Arc::downgrade(&queue.0);
         queue.0.background.push_to(Arc::new(move |push| {
             if let Some(inner) = inner.upgrade() {
-                Self(inner).hear(push);
+                Self(inner).receive(push);
             }
         }));
         if let Some(shards) = &queue.0.shards {
             let inner = Arc::downgrade(&queue.0);
             shards.push_to(Arc::new(move |push| {
                 if let Some(inner) = inner.upgrade() {
-                    Self(inner).hear_in_shard(push);
+                    Self(inner).receive_in_shard(push);
                 }
             }));
         }
@@ -150,12 +150,12 @@ impl Queue {
         }
         let mut unfounded = 0;
         loop {
-            match ticket.word(request.contention).await {
-                Word::Lapsed | Word::PassedOver => return Ok(QueueOutcome::Lapsed),
+            match ticket.notified(request.contention).await {
+                Notice::Lapsed | Notice::PassedOver => return Ok(QueueOutcome::Lapsed),
                 // Goes on even if a more urgent notice arrives: the command for that one would use
                 // the same connection, which is replaced if it does not answer the look in time.
-                Word::Nudge => self.look_alone(&commands, ticket).await,
-                Word::Hint => {
+                Notice::Nudge => self.look_alone(&commands, ticket).await,
+                Notice::Hint => {
                     request.receipt.taking(true);
                     if let Some(granted) = self.take(&commands, request, ticket).await? {
                         return Ok(granted);
@@ -188,7 +188,7 @@ impl Queue {
             .insert(Arc::clone(request.value.text()), Arc::clone(&ticket));
         if let Some(shards) = self.0.shards.as_ref().filter(|shards| shards.is_used())
             && !waiting.waiters_by_queue.contains_key(&queue)
-            && !waiting.heard.contains(&queue)
+            && !waiting.subscribed.contains(&queue)
         {
             waiting.wanted.insert(Arc::clone(&queue));
             shards.is_wanted();
@@ -332,7 +332,7 @@ impl Queue {
     /// Returns how messages about the locks of a queue reach the process.
     fn wakes(&self, queue: &str) -> Wakes {
         let listening = self.0.listening.load(Ordering::Acquire);
-        if self.0.shards.is_some() && self.waiting().heard.contains(queue) {
+        if self.0.shards.is_some() && self.waiting().subscribed.contains(queue) {
             Wakes::ByQueue
         } else if listening != 0 && self.0.background.up().is_some_and(|live| live.number == listening) {
             Wakes::ByProcess
@@ -354,15 +354,15 @@ impl Queue {
     }
 
     /// Handles a push on the background connection. Must not block.
-    fn hear(&self, push: Push) {
+    fn receive(&self, push: Push) {
         match push {
-            Push::Message(message) => self.hear_message(&message),
+            Push::Message(message) => self.receive_message(&message),
             Push::Disconnected => self.look_at_all(),
             Push::Unsubscribed(_) => {}
         }
     }
 
-    fn hear_message(&self, message: &[u8]) {
+    fn receive_message(&self, message: &[u8]) {
         let Ok(message) = std::str::from_utf8(message) else {
             return;
         };

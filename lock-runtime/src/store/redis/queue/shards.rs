@@ -99,11 +99,16 @@ impl Queue {
         let mut waiting = self.waiting();
         let Waiting {
             waiters_by_queue,
-            heard,
+            subscribed,
             wanted,
             ..
         } = &mut *waiting;
-        wanted.extend(waiters_by_queue.keys().filter(|queue| !heard.contains(*queue)).cloned());
+        wanted.extend(
+            waiters_by_queue
+                .keys()
+                .filter(|queue| !subscribed.contains(*queue))
+                .cloned(),
+        );
         drop(waiting);
         shards.is_wanted();
         true
@@ -117,7 +122,7 @@ impl Queue {
         };
         let mut failures = 0_u32;
         loop {
-            let (queues, next) = self.to_hear(shards);
+            let (queues, next) = self.to_subscribe(shards);
             if queues.is_empty() {
                 let pause = next.map(|next| next.since(self.host().now()));
                 let wanted = shards.wanted.notified();
@@ -130,11 +135,11 @@ impl Queue {
             let live = self.live_for_shards(shards).await;
             // Without a connection, nothing is known of what the server allows.
             let is_connected = live.is_ok();
-            let heard = match live {
-                Ok(live) => self.hear_about(shards, &live, &queues).await,
+            let subscribed = match live {
+                Ok(live) => self.subscribe_to(shards, &live, &queues).await,
                 Err(error) => Err(error),
             };
-            match heard {
+            match subscribed {
                 Ok(()) => failures = 0,
                 Err(error) if is_connected && error.is_permanent() => {
                     tracing::debug!(%error, "the server does not allow sharded channels; a plain one is used");
@@ -156,7 +161,7 @@ impl Queue {
 
     /// Returns some of the queues to whose channels the process is to listen now, and the time at which
     /// the next one is due.
-    fn to_hear(&self, shards: &Shards) -> (Vec<Arc<str>>, Option<Moment>) {
+    fn to_subscribe(&self, shards: &Shards) -> (Vec<Arc<str>>, Option<Moment>) {
         if !shards.is_used() {
             return (Vec::new(), None);
         }
@@ -164,13 +169,13 @@ impl Queue {
         let mut waiting = self.waiting();
         let Waiting {
             waiters_by_queue,
-            heard,
+            subscribed,
             wanted,
             ..
         } = &mut *waiting;
         let (mut queues, mut next) = (Vec::new(), None::<Moment>);
         wanted.retain(|queue| {
-            let Some(waiters) = waiters_by_queue.get_mut(queue).filter(|_| !heard.contains(queue)) else {
+            let Some(waiters) = waiters_by_queue.get_mut(queue).filter(|_| !subscribed.contains(queue)) else {
                 return false;
             };
             if waiters.listen_at <= now && queues.len() < AT_ONCE {
@@ -185,8 +190,8 @@ impl Queue {
     }
 
     /// Listens to the channels of these queues. Those whose slots are elsewhere are asked for later.
-    async fn hear_about(&self, shards: &Shards, live: &Connection, queues: &[Arc<str>]) -> Result<(), StoreError> {
-        let before = self.waiting().unheard;
+    async fn subscribe_to(&self, shards: &Shards, live: &Connection, queues: &[Arc<str>]) -> Result<(), StoreError> {
+        let before = self.waiting().unsubscribed;
         if let (false, Some(queue)) = (shards.may_publish.load(Ordering::Relaxed), queues.first()) {
             self.check_publishing(shards, live, queue).await?;
         }
@@ -201,11 +206,11 @@ impl Queue {
         let mut waiting = self.waiting();
         // If a subscription has ended meanwhile, it may be one of these. They are asked for again.
         let is_the_same = shards.slot.up().is_some_and(|up| up.number == live.number);
-        let counts = is_the_same && waiting.unheard == before;
+        let counts = is_the_same && waiting.unsubscribed == before;
         for (queue, subscribed) in queues.iter().zip(subscribed) {
             match subscribed {
                 Ok(()) if counts => {
-                    waiting.heard.insert(Arc::clone(queue));
+                    waiting.subscribed.insert(Arc::clone(queue));
                     // Messages from before are lost.
                     if let Some(waiters) = waiting.waiters_by_queue.get_mut(queue) {
                         waiters.due = now;
@@ -225,7 +230,7 @@ impl Queue {
     async fn live_for_shards(&self, shards: &Shards) -> Result<Arc<Connection>, StoreError> {
         let is_full = {
             let waiting = self.waiting();
-            waiting.heard.len() > MOST + 2 * waiting.waiters_by_queue.len()
+            waiting.subscribed.len() > MOST + 2 * waiting.waiters_by_queue.len()
         };
         if is_full && let Some(up) = shards.slot.up() {
             shards.slot.end(up.number, false);
@@ -250,10 +255,10 @@ impl Queue {
     }
 
     /// Handles a push on the connection for sharded channels. Must not block.
-    pub(super) fn hear_in_shard(&self, push: Push) {
+    pub(super) fn receive_in_shard(&self, push: Push) {
         let now = self.host().now();
         match push {
-            Push::Message(message) => return self.hear_message(&message),
+            Push::Message(message) => return self.receive_message(&message),
             Push::Unsubscribed(channel) => {
                 let channel = String::from_utf8_lossy(&channel);
                 let queue = channel.strip_suffix(&*self.0.names.process);
@@ -261,8 +266,8 @@ impl Queue {
                     return;
                 };
                 let mut waiting = self.waiting();
-                waiting.unheard += 1;
-                if let Some(queue) = waiting.heard.take(queue)
+                waiting.unsubscribed += 1;
+                if let Some(queue) = waiting.subscribed.take(queue)
                     && let Some(waiters) = waiting.waiters_by_queue.get_mut(&queue)
                 {
                     (waiters.due, waiters.listen_at) = (now, now.after(AGAIN));
@@ -274,11 +279,11 @@ impl Queue {
                 let mut waiting = self.waiting();
                 let Waiting {
                     waiters_by_queue,
-                    heard,
+                    subscribed,
                     wanted,
                     ..
                 } = &mut *waiting;
-                heard.clear();
+                subscribed.clear();
                 for (queue, waiters) in waiters_by_queue {
                     (waiters.due, waiters.listen_at) = (now, now);
                     if is_used {

@@ -28,11 +28,11 @@ pub(super) struct Waiting {
     /// The waiters by value, for the messages.
     pub(super) tickets: HashMap<Arc<str>, Arc<Ticket>>,
     /// The queues whose sharded channels the process listens to.
-    pub(super) heard: HashSet<Arc<str>>,
+    pub(super) subscribed: HashSet<Arc<str>>,
     /// The queues to whose channels it is to listen.
     pub(super) wanted: BTreeSet<Arc<str>>,
     /// The number of subscriptions to such channels that the server has ended.
-    pub(super) unheard: u64,
+    pub(super) unsubscribed: u64,
     pub(super) next: u64,
     /// The waiters that have not received a hint yet.
     pub(super) handed: Vec<Handed>,
@@ -82,7 +82,7 @@ pub(super) struct State {
     /// `true` once the server has answered that the waiter is in the queue.
     pub(super) joined: bool,
     /// The most urgent notice that the waiter has not received yet.
-    word: Option<Word>,
+    notice: Option<Notice>,
     /// `true` while the waiter waits for a notice.
     listens: bool,
     /// The time at which it was asked for a sign of life that it has not given yet.
@@ -113,7 +113,7 @@ impl LocalWaiters {
     pub(super) fn asked_about(&mut self) -> Vec<Arc<Ticket>> {
         let is_waiting = |ticket: &&Arc<Ticket>| {
             let state = ticket.state.lock();
-            state.joined && !matches!(state.word, Some(Word::Lapsed | Word::PassedOver))
+            state.joined && !matches!(state.notice, Some(Notice::Lapsed | Notice::PassedOver))
         };
         if !self.is_shared {
             return self.tickets.values().filter(is_waiting).take(ASKED).cloned().collect();
@@ -154,13 +154,13 @@ impl Ticket {
 
     /// Gives the waiter a notice. Returns `false` if it has one of this kind, or a more urgent one,
     /// that it has not received yet.
-    pub(super) fn tell(&self, word: Word) -> bool {
+    pub(super) fn notify(&self, notice: Notice) -> bool {
         let mut state = self.state.lock();
-        let is_news = state.word < Some(word);
-        state.word = state.word.max(Some(word));
+        let is_new = state.notice < Some(notice);
+        state.notice = state.notice.max(Some(notice));
         drop(state);
         self.wake();
-        is_news
+        is_new
     }
 
     pub(super) fn wake(&self) {
@@ -168,7 +168,7 @@ impl Ticket {
     }
 
     pub(super) fn has_a_hint(&self) -> bool {
-        self.state.lock().word == Some(Word::Hint)
+        self.state.lock().notice == Some(Notice::Hint)
     }
 
     /// Asks the waiter for a sign of life, which its next poll gives; the caller then wakes it. Returns `false`
@@ -183,24 +183,24 @@ impl Ticket {
     pub(super) fn pass_over(&self, now: Moment, owed_for: Duration) -> bool {
         let mut state = self.state.lock();
         let is_asleep = state.asked.is_some_and(|asked| now.since(asked) >= owed_for);
-        let ends = is_asleep && state.word < Some(Word::Hint);
+        let ends = is_asleep && state.notice < Some(Notice::Hint);
         if ends {
-            state.word = Some(Word::PassedOver);
+            state.notice = Some(Notice::PassedOver);
         }
         ends
     }
 
     /// Waits for the next notice about the place. Cancel safe.
-    pub(super) async fn word(&self, contention: &ContentionSlot) -> Word {
+    pub(super) async fn notified(&self, contention: &ContentionSlot) -> Notice {
         poll_fn(|cx| {
             self.task.register(cx.waker());
             let mut state = self.state.lock();
             if let Some((holder, remaining)) = state.seen.take() {
                 contention.see(holder, remaining);
             }
-            let word = state.word.take();
-            (state.listens, state.asked) = (word.is_none(), None);
-            word.map_or(Poll::Pending, Poll::Ready)
+            let notice = state.notice.take();
+            (state.listens, state.asked) = (notice.is_none(), None);
+            notice.map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
@@ -208,7 +208,7 @@ impl Ticket {
 
 /// A notice to a waiter about its place. The most urgent one is last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Word {
+pub(super) enum Notice {
     /// The waiter is to look for itself.
     Nudge,
     /// The place was lost.

@@ -123,7 +123,7 @@ impl Inner {
             info,
             connection: None,
             id: None,
-            told: Arc::default(),
+            announced: Arc::default(),
             problem: None,
             requests,
         };
@@ -270,7 +270,7 @@ struct Watch {
     /// The sentinel's run id, if this process may ask for it.
     id: Option<String>,
     /// Notified by messages of the sentinel, and by the end of the connection.
-    told: Arc<Notify>,
+    announced: Arc<Notify>,
     /// The problem with the last answer.
     problem: Option<String>,
     /// Changes when a connection to the server fails.
@@ -293,7 +293,7 @@ impl Watch {
                 Ok(_) => (HINTED, STEADY),
                 Err(_) => (inner.pause(), inner.up_to(UNHEARD)),
             };
-            self.tell(view.as_ref().err());
+            self.report(view.as_ref().err());
             let failure = view.as_ref().err();
             let failure = failure.map(|trouble| StoreError::transient(trouble.text.clone()));
             inner.health.sentinel(&self.name, failure);
@@ -302,15 +302,15 @@ impl Watch {
             }
             tokio::select! {
                 biased;
-                () = self.told.notified() => {}
-                doubt = self.requests.changed() => {
-                    if doubt.is_err() {
+                () = self.announced.notified() => {}
+                requested = self.requests.changed() => {
+                    if requested.is_err() {
                         return;
                     }
                     let rest = asked.after(inner.pause()).since(host.now());
                     tokio::select! {
                         biased;
-                        () = self.told.notified() => {}
+                        () = self.announced.notified() => {}
                         () = host.sleep(Timer::LockThread, rest) => {}
                     }
                 }
@@ -322,7 +322,7 @@ impl Watch {
     }
 
     /// Logs a problem with the sentinel, once until it answers or has another one.
-    fn tell(&mut self, trouble: Option<&Trouble>) {
+    fn report(&mut self, trouble: Option<&Trouble>) {
         let problem = trouble.map(|trouble| &trouble.text);
         if problem != self.problem.as_ref() {
             if let Some(problem) = problem {
@@ -359,15 +359,15 @@ impl Watch {
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, Trouble> {
-        let told = Arc::downgrade(&self.told);
+        let announced = Arc::downgrade(&self.announced);
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_push_sender(move |push: PushInfo| {
                 if matches!(push.kind, PushKind::Message | PushKind::Disconnection)
-                    && let Some(told) = told.upgrade()
+                    && let Some(announced) = announced.upgrade()
                 {
-                    told.notify_one();
+                    announced.notify_one();
                 }
                 Ok::<_, io::Error>(())
             });

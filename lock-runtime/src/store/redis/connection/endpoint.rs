@@ -1,4 +1,4 @@
-//! The place of a store's server: fixed, or found anew whenever another server takes over.
+//! The endpoint of a store: the server that it uses, fixed, or found anew whenever another server takes over.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::StoreError;
 
-/// The place of a store's server.
-pub(in crate::store::redis) enum Place {
+/// The server that a store uses.
+pub(in crate::store::redis) enum Endpoint {
     /// Always the same one.
     Fixed(Box<ConnectionInfo>),
     /// Always the same node of a cluster.
@@ -20,7 +20,7 @@ pub(in crate::store::redis) enum Place {
         info: Box<ConnectionInfo>,
         /// Called when the node does not answer as it should, so that its slots may be another one's
         /// by now. Must not block.
-        is_in_doubt: Box<dyn Fn() + Send + Sync>,
+        ask_again: Box<dyn Fn() + Send + Sync>,
         /// The number of commands whose answers are awaited from all nodes.
         waited_for: Arc<AtomicUsize>,
         /// Cancelled once the node has no slot any more.
@@ -39,7 +39,7 @@ pub(super) struct Target {
     pub(super) info: ConnectionInfo,
 }
 
-impl Place {
+impl Endpoint {
     /// Returns the present server, after asking for it if necessary. If it is not known, returns
     /// the reason that was found last.
     ///
@@ -154,7 +154,7 @@ impl Place {
     pub(in crate::store::redis) fn ask_again(&self) {
         match self {
             Self::Fixed(_) => {}
-            Self::Node { is_in_doubt, .. } => is_in_doubt(),
+            Self::Node { ask_again, .. } => ask_again(),
             Self::Followed(current_master) => drop(current_master.ask_again()),
         }
     }

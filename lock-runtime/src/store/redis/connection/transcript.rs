@@ -24,26 +24,26 @@ pub(super) type ReasonOf = fn(&io::Error) -> Option<Reason>;
 
 /// The first bytes that the server has sent, and the reason for an error of the stream, if it is known.
 #[derive(Default)]
-struct Said {
+struct Record {
     bytes: Vec<u8>,
     reason: Option<Reason>,
 }
 
-/// The record of a [`Listening`] stream. Once it is dropped, the stream keeps nothing any more.
-pub(super) struct Heard(Arc<Mutex<Said>>);
+/// What a server has said on a [`Recorded`] stream. Once it is dropped, the stream keeps nothing any more.
+pub(super) struct Transcript(Arc<Mutex<Record>>);
 
-/// Returns the stream, and the record of what the server says on it.
-pub(super) fn listen<S>(stream: S, reason_of: ReasonOf) -> (Listening<S>, Heard) {
+/// Returns the stream, and the transcript of what the server says on it.
+pub(super) fn record<S>(stream: S, reason_of: ReasonOf) -> (Recorded<S>, Transcript) {
     let said = Arc::default();
-    let listening = Listening {
+    let listening = Recorded {
         stream,
         reason_of,
         said: Arc::downgrade(&said),
     };
-    (listening, Heard(said))
+    (listening, Transcript(said))
 }
 
-impl Heard {
+impl Transcript {
     /// Returns the error of a connection that could not be made: in the server's words, if it has
     /// said something.
     pub(super) fn explain(self, error: RedisError) -> RedisError {
@@ -88,14 +88,14 @@ fn something_else(said: &[u8]) -> Reason {
     )
 }
 
-/// A stream that keeps the server's words for a [`Heard`].
-pub(super) struct Listening<S> {
+/// A stream that writes a [`Transcript`].
+pub(super) struct Recorded<S> {
     stream: S,
     reason_of: ReasonOf,
-    said: Weak<Mutex<Said>>,
+    said: Weak<Mutex<Record>>,
 }
 
-impl<S: AsyncRead + Unpin> Listening<S> {
+impl<S: AsyncRead + Unpin> Recorded<S> {
     fn keep(&mut self, read: Result<&[u8], &io::Error>) {
         if self.said.strong_count() == 0 {
             return;
@@ -134,7 +134,7 @@ impl<S: AsyncRead + Unpin> Listening<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Recorded<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
@@ -147,7 +147,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Listening<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Recorded<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.written(cx, written)
