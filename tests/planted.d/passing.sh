@@ -12,7 +12,7 @@ plant passes-while-checked-in-vain lock-runtime/src/hold/plan.rs \
     promises passing::a_lock_that_is_being_checked_in_vain_passes_on_no_more \
     'bodies began while the check had no answer'
 
-plant asleep-once-asked lock-runtime/src/acquire/offer.rs \
+plant asleep-once-asked lock-runtime/src/host/sign_of_life.rs \
     'Self::GIVEN => Some(Self::ASKED_FOR)' \
     'Self::GIVEN => Some(Self::MISSING)' \
     lib acquire::local_queue::tests::a_call_that_was_just_asked_for_a_sign_of_life_gets_its_turn \

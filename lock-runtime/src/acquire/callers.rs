@@ -14,11 +14,10 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use crate::acquire::offer::Sign;
 use crate::hold::guard::Guard;
 use crate::hold::upkeep::{Stake, Watchdog};
 use crate::hold::{Backend, Keeper, LineKey};
-use crate::host::{Moment, Mutex, Sharded, Timer};
+use crate::host::{Moment, Mutex, Sharded, SignOfLife, Timer};
 use crate::store::abandon::UNDER_WAY;
 use crate::store::responder::{Answer, Receive};
 use crate::store::{Attempt, Receipt, StoreError, StoreFuture};
@@ -41,7 +40,7 @@ const STOOD_STILL: Duration = Duration::from_millis(300);
 #[derive(Default)]
 pub(super) struct Caller {
     /// The lock thread asks for it.
-    pub(super) sign: Sign,
+    pub(super) sign: SignOfLife,
     /// The number of grants that the lock thread has taken away from it.
     losses: AtomicU32,
     /// The receipt of the request that is under way.

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::acquire::offer::{Offer, Sign, TakenBack};
-use crate::host::Moment;
+use crate::acquire::offer::{Offer, TakenBack};
+use crate::host::{Moment, SignOfLife};
 
 /// The numbers of the places and calls of some lines, none of which occurs twice: a line may end, and another one
 /// begin for the same thing, while a call still has a place in the former.
@@ -42,7 +42,7 @@ pub(super) struct Line<T, W> {
 #[derive(Debug)]
 pub(super) struct Waiter<T, W> {
     pub(super) turn: Offer<T>,
-    pub(super) sign: Sign,
+    pub(super) sign: SignOfLife,
     pub(super) about: W,
 }
 
@@ -62,7 +62,7 @@ impl<T, W> Waiter<T, W> {
     fn new(about: W) -> Self {
         Self {
             turn: Offer::default(),
-            sign: Sign::default(),
+            sign: SignOfLife::default(),
             about,
         }
     }

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use atomic_waker::AtomicWaker;
-
 use super::asleep::Handed;
 use super::look::REFRESH_EVERY;
-use crate::host::{Moment, Mutex, contained};
+use crate::host::{Moment, Mutex, SignOfLife};
 use crate::store::holder::Holder;
 use crate::store::{ContentionSlot, HolderValue};
 
@@ -74,7 +72,7 @@ pub(super) struct Ticket {
     pub(super) value: HolderValue,
     pub(super) member: String,
     pub(super) state: Mutex<State>,
-    task: AtomicWaker,
+    sign: SignOfLife,
 }
 
 #[derive(Default)]
@@ -85,8 +83,6 @@ pub(super) struct State {
     notice: Option<Notice>,
     /// `true` while the waiter waits for a notice.
     listens: bool,
-    /// The time at which it was asked for a sign of life that it has not given yet.
-    asked: Option<Moment>,
     pub(super) seen: Option<(Holder, Option<Duration>)>,
 }
 
@@ -148,7 +144,7 @@ impl Ticket {
             value: value.clone(),
             member,
             state: Mutex::default(),
-            task: AtomicWaker::new(),
+            sign: SignOfLife::default(),
         }
     }
 
@@ -164,7 +160,7 @@ impl Ticket {
     }
 
     pub(super) fn wake(&self) {
-        contained(|| self.task.wake());
+        self.sign.wake();
     }
 
     pub(super) fn has_a_hint(&self) -> bool {
@@ -174,15 +170,22 @@ impl Ticket {
     /// Asks the waiter for a sign of life, which its next poll gives; the caller then wakes it. Returns `false`
     /// if it does not wait for a notice, or owes the sign already, whose time then begins anew.
     pub(super) fn ask(&self, now: Moment) -> bool {
-        let mut state = self.state.lock();
-        state.listens && state.asked.replace(now).is_none()
+        let state = self.state.lock();
+        if !state.listens {
+            return false;
+        }
+        let is_owed = self.sign.ask(now);
+        if is_owed {
+            self.sign.restart(now);
+        }
+        !is_owed
     }
 
     /// Ends the place of a waiter that has owed a sign of life for so long. Returns `false` if it has not, or
     /// has been handed the lock.
     pub(super) fn pass_over(&self, now: Moment, owed_for: Duration) -> bool {
         let mut state = self.state.lock();
-        let is_asleep = state.asked.is_some_and(|asked| now.since(asked) >= owed_for);
+        let is_asleep = self.sign.owed_for(now).is_some_and(|owed| owed >= owed_for);
         let ends = is_asleep && state.notice < Some(Notice::Hint);
         if ends {
             state.notice = Some(Notice::PassedOver);
@@ -193,13 +196,14 @@ impl Ticket {
     /// Waits for the next notice about the place. Cancel safe.
     pub(super) async fn notified(&self, contention: &ContentionSlot) -> Notice {
         poll_fn(|cx| {
-            self.task.register(cx.waker());
+            self.sign.register(cx);
             let mut state = self.state.lock();
             if let Some((holder, remaining)) = state.seen.take() {
                 contention.see(holder, remaining);
             }
             let notice = state.notice.take();
-            (state.listens, state.asked) = (notice.is_none(), None);
+            state.listens = notice.is_none();
+            self.sign.give();
             notice.map_or(Poll::Pending, Poll::Ready)
         })
         .await
