@@ -100,7 +100,7 @@ pub(crate) struct Run {
     #[arg(long, short)]
     pub(crate) quiet: bool,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -210,6 +210,25 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_misspelt_option_is_no_command_and_a_command_keeps_its_options() {
+        let run = |rest: &[&str]| {
+            let all = ["lockctl", "run", "--key", "k"].iter().chain(rest);
+            Cli::try_parse_from(all)
+                .map_err(|error| error.kind())
+                .map(|cli| match cli.command {
+                    Command::Run(run) => run.command,
+                    _ => Vec::new(),
+                })
+        };
+        let misspelt = run(&["--leese", "5", "--", "true"]);
+        assert_eq!(misspelt, Err(clap::error::ErrorKind::UnknownArgument));
+        for options in [&["ls", "-l", "--all"][..], &["--", "ls", "-l", "--all"]] {
+            assert_eq!(run(options), Ok(["ls", "-l", "--all"].map(OsString::from).to_vec()));
+        }
+        assert_eq!(run(&["--", "-odd"]), Ok(vec![OsString::from("-odd")]));
     }
 
     #[test]
