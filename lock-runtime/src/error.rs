@@ -58,7 +58,7 @@ pub enum LockError {
         key: Box<str>,
         /// The number of renewals of the lease.
         renewals: u32,
-        /// The time for which the lock had been held.
+        /// The time for which the call had held the lock when it reached its limit, or its lease ended.
         held: Duration,
     },
     /// The same call tree already holds this key, so waiting for it would never end.
@@ -150,8 +150,8 @@ impl fmt::Display for LockError {
             Self::Hung { key, renewals, held } => write!(
                 f,
                 "lock `{key}` was held for {held:.1?} (renewed {renewals} times), which is the limit of its call, so the call counts as hung \
-                 and was cancelled, and the work under it {IN_PART}; find what it waits for, or allow more by `max_hold`, or by \
-                 `max_renewals`, which allows 2/3 of the lease × (max_renewals + 1); {LOOK_FIRST}"
+                 and was cancelled, and the work under it {IN_PART}; find what it waits for, move blocking work to \
+                 `spawn_blocking`, or allow more by `max_hold`, or by `max_renewals`, which allows 2/3 of the lease × (max_renewals + 1); {LOOK_FIRST}"
             ),
             Self::WouldDeadlock { key } => write!(
                 f,
@@ -387,7 +387,9 @@ impl fmt::Display for LostReason {
 impl LostReason {
     const fn advice(self, renew: bool) -> &'static str {
         match self {
-            Self::Expired if renew => "await more often in the body, or allow a longer `lease`",
+            Self::Expired if renew => {
+                "the process stood still, or the body kept its thread: await more often in the body, or allow a longer `lease`"
+            }
             Self::Expired => {
                 "with `renew = false` the lease limits the time: allow a longer `lease`, or let it be renewed"
             }
@@ -695,7 +697,8 @@ mod tests {
             (
                 lost(LostReason::Expired, true),
                 "lock `inventory:7` was lost while it was in use, and the work under it may have been carried out in part: its lease ran \
-                 out; await more often in the body, or allow a longer `lease`; before the call is repeated, see what it has done",
+                 out; the process stood still, or the body kept its thread: await more often in the body, or allow a longer `lease`; before the \
+                 call is repeated, see what it has done",
             ),
             (
                 lost(LostReason::Expired, false),
@@ -734,8 +737,8 @@ mod tests {
                     renew: true,
                 },
                 "lock `inventory:7` was lost before the work under it had ended, which was carried out and may have overlapped another \
-                 holder's: its lease ran out; await more often in the body, or allow a longer `lease`; before the call is repeated, see \
-                 what it has done",
+                 holder's: its lease ran out; the process stood still, or the body kept its thread: await more often in the body, or allow a \
+                 longer `lease`; before the call is repeated, see what it has done",
             ),
             (
                 LockError::Hung {
@@ -744,9 +747,9 @@ mod tests {
                     held: seconds(310),
                 },
                 "lock `inventory:7` was held for 310.0s (renewed 30 times), which is the limit of its call, so the call counts as hung and \
-                 was cancelled, and the work under it may have been carried out in part; find what it waits for, or allow more by \
-                 `max_hold`, or by `max_renewals`, which allows 2/3 of the lease × (max_renewals + 1); before the call is repeated, see \
-                 what it has done",
+                 was cancelled, and the work under it may have been carried out in part; find what it waits for, move \
+                 blocking work to `spawn_blocking`, or allow more by `max_hold`, or by `max_renewals`, which allows 2/3 of the lease × \
+                 (max_renewals + 1); before the call is repeated, see what it has done",
             ),
             (
                 LockError::WouldDeadlock { key: key() },

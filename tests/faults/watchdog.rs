@@ -111,6 +111,21 @@ async fn a_call_that_outlives_its_renewals_counts_as_hung_and_is_cancelled() {
     });
     let none = none.await;
     assert!(matches!(none, Err(LockError::Hung { renewals: 0, .. })), "{none:?}");
+
+    // A body that keeps its thread ends long after its lock.
+    let kept = locks.lock("hung").lease(LONG).max_renewals(0).run(async {
+        clock.until_renewal();
+        while locks.stats().hung < 3 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        clock.jump(LONG * 5);
+        std::future::pending::<()>().await;
+    });
+    let kept = kept.await;
+    assert!(
+        matches!(&kept, Err(LockError::Hung { held, .. }) if *held <= LONG),
+        "{kept:?}"
+    );
 }
 
 #[tokio::test]

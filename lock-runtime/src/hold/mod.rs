@@ -353,7 +353,8 @@ impl Hold {
             EndCause::Hung => LockError::Hung {
                 key,
                 renewals: self.renewals(),
-                held: self.tenure.now().since(self.since),
+                // A body that kept its thread may end long after its lock.
+                held: self.tenure.now().min(self.tenure.ends_at()).since(self.since),
             },
             EndCause::Closed => LockError::Closed { key, began: true },
         }
@@ -501,9 +502,16 @@ fn outcome_of(held: &Hold, answer: Result<Ownership, StoreError>) -> Result<(), 
         Ok(Ownership::Owned) => return Ok(()),
         Ok(ownership) => held.end_cause().unwrap_or_else(|| held.found(&ownership)),
         Err(source) => {
-            tracing::debug!(parent: &held.span, error = %source, "release goes on in the background");
+            let (key, function) = (held.tenure.name(), held.options.site.function);
+            tracing::warn!(
+                parent: &held.span,
+                key = &*key,
+                error = %source,
+                function,
+                "a release was not confirmed, and goes on in the background"
+            );
             return Err(LockError::Store {
-                key: held.tenure.name(),
+                key,
                 began: true,
                 source: source.after_the_grant(),
             });

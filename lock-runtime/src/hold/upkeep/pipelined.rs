@@ -278,7 +278,6 @@ impl Sent {
             // A loss has been logged as such.
             if matches!(error, LockError::Store { .. }) {
                 metrics::release_failed(held.options.site);
-                tracing::warn!(parent: &held.span, key = &*held.tenure.name(), %error, "a release that was not waited for has failed");
                 release_later(held);
             }
         }

@@ -83,6 +83,30 @@ fn a_loss_that_a_call_finds_is_told_once() {
     });
 }
 
+/// With and without waiting for it.
+#[test]
+fn a_release_that_is_not_confirmed_names_its_lock() {
+    play(|world| async move {
+        let caller = world.process(0);
+        let mut held = Vec::new();
+        for (key, pipelined) in [("waited-for", false), ("sent", true)] {
+            let guard = caller.locks.lock(key).lease(LONG).pipelined(pipelined).acquire();
+            held.push(caller.spawn(guard).await.unwrap().unwrap());
+        }
+        let (log, _logging) = Log::collect(&caller.locks);
+        world.network.darken(&world.server);
+        for guard in held {
+            drop(caller.spawn(guard.release()).await.unwrap());
+        }
+        sleep(5 * SECOND).await;
+        for key in ["waited-for", "sent"] {
+            let warnings = log.warnings();
+            let its = warnings.iter().filter(|line| line.field("key") == key).count();
+            assert_eq!(its, 1, "{key}: {warnings:#?}");
+        }
+    });
+}
+
 /// A lease that is not renewed and runs out is a loss as well, and one that is given back in time is none.
 #[test]
 fn a_lease_that_runs_out_is_told_and_a_release_in_time_is_not() {

@@ -268,7 +268,7 @@ fn advice(code: &str) -> Option<&'static str> {
             "set a password on the server (`requirepass`) and give it in the URL, `redis://:password@host:port`, or, where only trusted clients \
              reach the server, start it with `--protected-mode no`"
         }
-        "NOPERM" => "allow the server's user what README lists under \"Permissions\"",
+        "NOPERM" => "allow the server's user what docs/operations.md lists under \"Permissions\"",
         "OOM" => "give the server more memory, or free some; locks need the maxmemory-policy noeviction",
         "READONLY" => "give the URL of the primary, or wait for the failover to end",
         "NOREPLICAS" => {
@@ -493,7 +493,7 @@ mod tests {
                       maxmemory-policy noeviction";
         let log_in = "give a valid user and password in the URL, `redis://user:password@host:port`, or a password file";
         let cluster = "give the URL of the cluster, `redis+cluster://host,host`";
-        let permissions = "allow the server's user what README lists under \"Permissions\"";
+        let permissions = "allow the server's user what docs/operations.md lists under \"Permissions\"";
         for (answer, text) in [
             ("WRONGTYPE Operation against a key holding the wrong kind of value", other_kind.to_owned()),
             (
