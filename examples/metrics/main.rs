@@ -59,8 +59,14 @@ async fn main() -> Result<(), Failure> {
     let address = env::var("BIND").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
-    axum::serve(listener, routes).with_graceful_shutdown(stop()).await?;
-    locks.shutdown().await;
+    let serve = axum::serve(listener, routes).with_graceful_shutdown(stop());
+    let close = async {
+        stop().await;
+        locks.shutdown().await;
+    };
+    // At the same time: requests that wait for a lock end at once.
+    let (served, ()) = tokio::join!(serve.into_future(), close);
+    served?;
     Ok(())
 }
 
