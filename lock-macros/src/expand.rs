@@ -348,6 +348,7 @@ impl Template {
             Part::Text(text) => quote! { .text(#text) },
             // A compile error about a value belongs at the template.
             Part::Insert(insert) if insert.raw => quote_spanned! { place=> .raw(&#insert) },
+            Part::Insert(insert) if insert.is_named => quote_spanned! { place=> .insert(&#insert) },
             Part::Insert(insert) => quote_spanned! { place=> .value(&#insert) },
         });
         quote! { #private::key() #(#parts)* }

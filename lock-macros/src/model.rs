@@ -482,6 +482,8 @@ fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, er
                 format!("`<{name}>` in the {noun}: `{ty}` has no `Display`, by which values are inserted: {advice}"),
             );
         }
+        insert.is_named =
+            matches!(&insert.expr, Expr::Path(path) if path.path.get_ident().is_some_and(|name| is_named(name, sig)));
         Hygiene { parameters }.visit_expr_mut(&mut insert.expr);
     }
     // Beside its value, as in `shop#order#<order>`, a parameter's name is meant as text.
@@ -649,6 +651,15 @@ fn declared<'a>(name: &Ident, sig: &'a Signature) -> Option<(&'a Type, String)> 
         _ => String::new(),
     };
     Some((ty, word))
+}
+
+/// Returns `true` if the type of the parameter `name` is one that its path names, and no type parameter, as far as
+/// the tokens show: those of an `impl` block are not among them.
+fn is_named(name: &Ident, sig: &Signature) -> bool {
+    let Some((Type::Path(_), word)) = declared(name, sig) else {
+        return false;
+    };
+    word.len() > 1 && !sig.generics.type_params().any(|param| param.ident == word)
 }
 
 /// Returns the reason why `name` has no meaning in the key, or owner, of this function.

@@ -55,6 +55,8 @@ pub(crate) struct Insert {
     /// The expression. Every token has the literal's span.
     pub(crate) expr: Expr,
     pub(crate) raw: bool,
+    /// `true` for a parameter whose type the signature names, and which is no type parameter.
+    pub(crate) is_named: bool,
 }
 
 impl Template {
@@ -259,6 +261,7 @@ impl Template {
                 source: source.to_owned(),
                 expr,
                 raw,
+                is_named: false,
             }),
             None if is_keyword(source) => refuse(format!(
                 "`<{source}>` in the {noun}: `{source}` is a keyword, and a parameter can only be called `r#{source}`: write `<r#{source}>`"

@@ -164,6 +164,18 @@ pub enum KeyProblem {
 /// reallocation.
 const ROOM: usize = 48;
 
+/// A value that a template can insert into a key. A trait of its own, so that the compiler says what to do
+/// about a type that has no `Display`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be inserted into a key, since it has no `Display`",
+    label = "a value is inserted by its `Display`",
+    note = "insert a field that has one, as in `<item.id>` or `<id.0>`, or implement `Display` for the type"
+)]
+pub trait KeyValue: Display {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Display + ?Sized> KeyValue for T {}
+
 /// Builds one key from the parts of a template.
 ///
 /// Built in place: without optimisation, each step by value would take its own place on the stack
@@ -186,6 +198,11 @@ impl KeyBuilder {
     pub fn value<T: Display + ?Sized>(&mut self, value: &T) -> &mut Self {
         self.failed |= write!(Encoder(&mut self.text), "{value}").is_err();
         self
+    }
+
+    /// Does the same as [`value`](Self::value) for a type that is no type parameter.
+    pub fn insert<T: KeyValue + ?Sized>(&mut self, value: &T) -> &mut Self {
+        self.value(value)
     }
 
     /// Appends a value as it is.

@@ -7,7 +7,7 @@ pub(crate) async fn report(r#type: Kind, path: &str) -> Report {
     };
     let __lock_call = __lock_private::call(
             &__LOCK_SITE,
-            __lock_private::key().text("report:").value(&r#type).text(":").raw(&path),
+            __lock_private::key().text("report:").insert(&r#type).text(":").raw(&path),
         )
         .exclusive()
         .renew(false)

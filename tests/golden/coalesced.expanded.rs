@@ -6,7 +6,7 @@ async fn report(limits: &Limits, month: u32) -> Result<Arc<Report>, ReportError>
     };
     let __lock_call = __lock_private::call(
             &__LOCK_SITE,
-            __lock_private::key().text("report:").value(&month),
+            __lock_private::key().text("report:").insert(&month),
         )
         .semaphore(limits.reports);
     let mut __lock_held = ::core::option::Option::None;

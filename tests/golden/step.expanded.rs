@@ -9,7 +9,7 @@ async fn step(order: &Order, workflow_id: Uuid) -> Result<(), OrderError> {
                 &__LOCK_SITE,
                 __lock_private::key().text("order:").value(&order.id),
             ),
-            __lock_private::key().text("workflow:").value(&workflow_id),
+            __lock_private::key().text("workflow:").insert(&workflow_id),
         )
         .reentrant(false)
         .fair(false)

@@ -11,7 +11,7 @@ async fn transfer(&self, from: u64, request: Json<Transfer>) -> Result<(), BankE
                 &self.locks,
                 &__LOCK_SITE,
                 [
-                    __lock_private::key().text("account:").value(&from),
+                    __lock_private::key().text("account:").insert(&from),
                     __lock_private::key().text("account:").value(&request.to),
                 ],
             )
