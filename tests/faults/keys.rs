@@ -411,8 +411,9 @@ async fn a_call_that_waits_for_a_key_that_becomes_one_of_another_type_is_told_so
             places("queue") + places("shared") > 0
         })
         .await;
-        server.cmd(&["DEL", &key]);
-        server.cmd(&["HSET", &key, "field", "value"]);
+        // In one step: the call takes a lock that is free in between.
+        let replace = "redis.call('DEL', KEYS[1]) redis.call('HSET', KEYS[1], 'field', 'value')";
+        server.cmd(&["EVAL", replace, "1", &key]);
         let told = tokio::time::timeout(PATIENCE, waiter).await.expect("it waits on");
         let error = told.unwrap().unwrap_err();
         assert!(
