@@ -656,10 +656,12 @@ fn declared<'a>(name: &Ident, sig: &'a Signature) -> Option<(&'a Type, String)> 
 /// Returns `true` if the type of the parameter `name` is one that its path names, and no type parameter, as far as
 /// the tokens show: those of an `impl` block are not among them.
 fn is_named(name: &Ident, sig: &Signature) -> bool {
-    let Some((Type::Path(_), word)) = declared(name, sig) else {
+    let Some((Type::Path(path), word)) = declared(name, sig) else {
         return false;
     };
-    word.len() > 1 && !sig.generics.type_params().any(|param| param.ident == word)
+    // Of the others, rustc knows more.
+    let is_plain = path.path.get_ident().is_some() && !["Self", "Path", "PathBuf"].contains(&&*word);
+    is_plain && word.len() > 1 && !sig.generics.type_params().any(|param| param.ident == word)
 }
 
 /// Returns the reason why `name` has no meaning in the key, or owner, of this function.

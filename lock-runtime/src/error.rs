@@ -58,7 +58,7 @@ pub enum LockError {
         key: Box<str>,
         /// The number of renewals of the lease.
         renewals: u32,
-        /// The time for which the call had held the lock when it reached its limit, or its lease ended.
+        /// The time for which the call had held the lock when it was cancelled, at most until the lease ended.
         held: Duration,
     },
     /// The same call tree already holds this key, so waiting for it would never end.
@@ -388,7 +388,7 @@ impl LostReason {
     const fn advice(self, renew: bool) -> &'static str {
         match self {
             Self::Expired if renew => {
-                "the process stood still, or the body kept its thread: await more often in the body, or allow a longer `lease`"
+                "the process, or its lock thread, stood still for longer than that: give it more CPU time, or allow a longer `lease`"
             }
             Self::Expired => {
                 "with `renew = false` the lease limits the time: allow a longer `lease`, or let it be renewed"
@@ -697,7 +697,7 @@ mod tests {
             (
                 lost(LostReason::Expired, true),
                 "lock `inventory:7` was lost while it was in use, and the work under it may have been carried out in part: its lease ran \
-                 out; the process stood still, or the body kept its thread: await more often in the body, or allow a longer `lease`; before the \
+                 out; the process, or its lock thread, stood still for longer than that: give it more CPU time, or allow a longer `lease`; before the \
                  call is repeated, see what it has done",
             ),
             (
@@ -737,7 +737,7 @@ mod tests {
                     renew: true,
                 },
                 "lock `inventory:7` was lost before the work under it had ended, which was carried out and may have overlapped another \
-                 holder's: its lease ran out; the process stood still, or the body kept its thread: await more often in the body, or allow a \
+                 holder's: its lease ran out; the process, or its lock thread, stood still for longer than that: give it more CPU time, or allow a \
                  longer `lease`; before the call is repeated, see what it has done",
             ),
             (

@@ -167,9 +167,10 @@ const ROOM: usize = 48;
 /// A value that a template can insert into a key. A trait of its own, so that the compiler says what to do
 /// about a type that has no `Display`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be inserted into a key, since it has no `Display`",
+    message = "`{Self}` cannot be inserted here, since it has no `Display`",
     label = "a value is inserted by its `Display`",
-    note = "insert a field that has one, as in `<item.id>` or `<id.0>`, or implement `Display` for the type"
+    note = "insert a field that has one, as in `<item.id>` or `<id.0>`, or implement `Display` for the type",
+    note = "if it is a type parameter, give it the bound `std::fmt::Display`"
 )]
 pub trait KeyValue: Display {}
 

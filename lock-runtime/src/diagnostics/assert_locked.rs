@@ -164,19 +164,19 @@ fn problem<'a>(key: &str, around: impl Iterator<Item = &'a Hold>, of_key: Option
         problem.push_str("; give the value that the template inserts by `encode_value`");
         return problem;
     }
-    let of_template = key.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
-    if let Some((name, _)) = of_template {
-        // Writing into a string does not fail.
-        let _ = write!(
-            problem,
-            "; write `{{{name}}}` for `<{name}>`, since this is a format string"
-        );
-        return problem;
-    }
     problem.push_str(
         "; call it from a function under `#[distributed_lock]` with this key, or inside `LockRequest::run` \
          (spawned tasks, and code under a bare guard, are in no lock's body)",
     );
+    let of_template = key.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
+    let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    if let Some((name, _)) = of_template.filter(|(name, _)| is_name(name)) {
+        // Writing into a string does not fail.
+        let _ = write!(
+            problem,
+            "; `assert_locked!` takes a format string: write `{{{name}}}` for `<{name}>`"
+        );
+    }
     problem
 }
 
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn a_template_is_told_to_be_a_format_string() {
         let template = check("account:<owner>");
-        let advice = "; write `{owner}` for `<owner>`, since this is a format string";
+        let advice = "; `assert_locked!` takes a format string: write `{owner}` for `<owner>`";
         assert!(template.is_err_and(|problem| problem.ends_with(advice)));
     }
 }

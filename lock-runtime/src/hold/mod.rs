@@ -502,6 +502,7 @@ fn outcome_of(held: &Hold, answer: Result<Ownership, StoreError>) -> Result<(), 
         Ok(Ownership::Owned) => return Ok(()),
         Ok(ownership) => held.end_cause().unwrap_or_else(|| held.found(&ownership)),
         Err(source) => {
+            let source = source.after_the_grant();
             let (key, function) = (held.tenure.name(), held.options.site.function);
             tracing::warn!(
                 parent: &held.span,
@@ -513,7 +514,7 @@ fn outcome_of(held: &Hold, answer: Result<Ownership, StoreError>) -> Result<(), 
             return Err(LockError::Store {
                 key,
                 began: true,
-                source: source.after_the_grant(),
+                source,
             });
         }
     };

@@ -319,7 +319,7 @@ impl Tenure {
                 tracing::warn!(parent: span, key, ?age, function, "a call held its lock up to its limit, and is cancelled");
             }
             EndCause::Closed => {
-                tracing::warn!(parent: span, key, ?age, function, "a lock was ended by the shutdown of its manager");
+                tracing::debug!(parent: span, key, ?age, function, "a lock was ended by the shutdown of its manager");
             }
         }
     }

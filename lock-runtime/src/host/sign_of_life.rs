@@ -13,8 +13,8 @@ use crate::host::sleep::contained;
 
 /// A call's sign of life, and its task.
 ///
-/// A call that was asked once counts as awake until it is asked again: otherwise something that comes just
-/// after all calls were asked would find all of them asleep.
+/// In a line, a call that was asked once counts as awake until it is asked again: otherwise something that comes
+/// just after all calls were asked would find all of them asleep.
 #[derive(Debug, Default)]
 pub(crate) struct SignOfLife {
     task: AtomicWaker,

@@ -103,6 +103,16 @@ fn cancels(guard: &Guard, cause: EndCause) -> bool {
     cause.cancels(guard.on_lost) && !guard.held().is_shielded()
 }
 
+/// Returns the error of a body that `cause` cancels. Logs a shutdown here and not where that ends
+/// the locks, one after the other, since a subscriber may take its time.
+fn cancel(held: &Hold, cause: EndCause) -> LockError {
+    if cause == EndCause::Closed {
+        let (key, function) = (held.tenure.name(), held.options.site.function);
+        tracing::warn!(parent: &held.span, key = &*key, function, "a body was cancelled by the shutdown of its manager");
+    }
+    held.error(cause, false)
+}
+
 /// Checks the lock before the body is polled. Returns `Err` if the body must not be polled any
 /// more.
 fn before<'a>(
@@ -119,7 +129,7 @@ fn before<'a>(
     guard.seen.lost_before = cause.is_some();
     let held = guard.held();
     match cause {
-        Some(cause) if cancels(guard, cause) => Err(Some(Box::new(held.error(cause, false)))),
+        Some(cause) if cancels(guard, cause) => Err(Some(Box::new(cancel(held, cause)))),
         _ => Ok(Inside {
             current: context::enter(held),
             _span: held.span.enter(),
@@ -151,7 +161,7 @@ fn after(
         return Ok(());
     }
     if cancels(guard, cause) {
-        return Err(Box::new(held.error(cause, false)));
+        return Err(Box::new(cancel(held, cause)));
     }
     Ok(())
 }

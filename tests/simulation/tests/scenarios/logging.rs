@@ -107,6 +107,24 @@ fn a_release_that_is_not_confirmed_names_its_lock() {
     });
 }
 
+#[test]
+fn a_body_that_a_shutdown_cancels_is_named() {
+    play(|world| async move {
+        let caller = world.process(0);
+        let body = caller.spawn(caller.locks.lock("stock").label("shop::reduce").run(pending::<()>()));
+        let guard = caller.locks.lock("bare").acquire();
+        let guard = caller.spawn(guard).await.unwrap().unwrap();
+        let (log, _logging) = Log::collect(&caller.locks);
+        let locks = caller.locks.clone();
+        caller.spawn(async move { locks.shutdown().await }).await.unwrap();
+        assert!(matches!(body.await.unwrap(), Err(LockError::Closed { .. })));
+        drop(guard);
+        let warnings = log.warnings();
+        let told = the_one(&warnings);
+        assert_eq!((told.field("key"), told.field("function")), ("stock", "shop::reduce"));
+    });
+}
+
 /// A lease that is not renewed and runs out is a loss as well, and one that is given back in time is none.
 #[test]
 fn a_lease_that_runs_out_is_told_and_a_release_in_time_is_not() {
