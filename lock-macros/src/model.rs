@@ -475,15 +475,17 @@ fn resolve(template: &mut Template, parameters: &Parameters, sig: &Signature, er
             errors.at(span, problem);
         } else if let Expr::Path(path) = &insert.expr
             && let Some(name) = path.path.get_ident()
-            && let Some((ty, advice)) = without_text(noun, name, for_each.as_deref(), sig)
         {
-            errors.at(
-                span,
-                format!("`<{name}>` in the {noun}: `{ty}` has no `Display`, by which values are inserted: {advice}"),
-            );
+            if let Some((ty, advice)) = without_text(noun, name, for_each.as_deref(), sig) {
+                errors.at(
+                    span,
+                    format!(
+                        "`<{name}>` in the {noun}: `{ty}` has no `Display`, by which values are inserted: {advice}"
+                    ),
+                );
+            }
+            insert.is_named = is_named(name, sig);
         }
-        insert.is_named =
-            matches!(&insert.expr, Expr::Path(path) if path.path.get_ident().is_some_and(|name| is_named(name, sig)));
         Hygiene { parameters }.visit_expr_mut(&mut insert.expr);
     }
     // Beside its value, as in `shop#order#<order>`, a parameter's name is meant as text.

@@ -503,6 +503,7 @@ fn outcome_of(held: &Hold, answer: Result<Ownership, StoreError>) -> Result<(), 
         Ok(ownership) => held.end_cause().unwrap_or_else(|| held.found(&ownership)),
         Err(source) => {
             let source = source.after_the_grant();
+            metrics::release_failed(held.options.site);
             let (key, function) = (held.tenure.name(), held.options.site.function);
             tracing::warn!(
                 parent: &held.span,

@@ -26,7 +26,6 @@ use crate::hold::queue_head::QueueHead;
 use crate::hold::tasks::Tasks;
 use crate::hold::{Hold, outcome_of};
 use crate::host;
-use crate::stats::metrics;
 use crate::store::{Ownership, Receipt, StoreError};
 
 /// The owner of a held lock inside the runtime. Dropping it releases the lock in the background.
@@ -202,15 +201,9 @@ impl Guard {
         } else {
             Box::pin(give_back_all(&held)).await
         };
-        let outcome = match outcome_of(&held, answer) {
-            // The release continues in the background.
-            Err(error @ LockError::Store { .. }) => {
-                metrics::release_failed(held.options.site);
-                return Err(error);
-            }
-            outcome => outcome,
-        };
-        self.done = true;
+        let outcome = outcome_of(&held, answer);
+        // Otherwise the release continues in the background.
+        self.done = !matches!(outcome, Err(LockError::Store { .. }));
         outcome
     }
 

@@ -19,7 +19,7 @@ use crate::hold::outcome_of;
 use crate::hold::upkeep::releaser::release_later;
 use crate::hold::upkeep::watchdog::Watchdog;
 use crate::host::{Host, Mutex, Runtime, RuntimeId, Timer};
-use crate::stats::{Event, metrics};
+use crate::stats::Event;
 use crate::store::{Effect, Ownership, Receipt, StoreError};
 
 /// The interval at which the lock thread looks at the releases. A runtime that runs no task for
@@ -275,9 +275,7 @@ impl Sent {
         let held = &self.held;
         if let Err(error) = outcome_of(held, answer) {
             held.tenure.manager.stats.count(Event::Unconfirmed, held.options.site);
-            // A loss has been logged as such.
             if matches!(error, LockError::Store { .. }) {
-                metrics::release_failed(held.options.site);
                 release_later(held);
             }
         }

@@ -81,7 +81,7 @@ pub(super) const NEXT_FENCE: &str = include_str!("ops/next_fence.lua");
 const FIRST_IN: &str = include_str!("queue/queue_first.lua");
 pub(super) const QUEUE: &str = concat!(include_str!("queue/queue_first.lua"), include_str!("queue/queue.lua"));
 const STAND: &str = include_str!("queue/queue_stand.lua");
-/// How each lock of a run of releases is released, for the cases that come after the common one.
+/// The terms of each release of a run, for the cases that come after the common one.
 const TERMS: &str = include_str!("ops/release_terms.lua");
 /// The rule by which holders share a lock, then the functions of the shared modes.
 const SHARING: &str = include_str!("ops/sharing.lua");

@@ -139,7 +139,7 @@ impl Mark {
     }
 }
 
-/// How a server came to be closed, for the log.
+/// The way in which a server came to be closed, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closed {
     /// It has not been seen open before.

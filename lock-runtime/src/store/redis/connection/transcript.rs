@@ -29,18 +29,18 @@ struct Record {
     reason: Option<Reason>,
 }
 
-/// What a server has said on a [`Recorded`] stream. Once it is dropped, the stream keeps nothing any more.
+/// The words of a server on a [`Recorded`] stream. Once this is dropped, the stream keeps nothing any more.
 pub(super) struct Transcript(Arc<Mutex<Record>>);
 
 /// Returns the stream, and the transcript of what the server says on it.
 pub(super) fn record<S>(stream: S, reason_of: ReasonOf) -> (Recorded<S>, Transcript) {
     let said = Arc::default();
-    let listening = Recorded {
+    let recorded = Recorded {
         stream,
         reason_of,
         said: Arc::downgrade(&said),
     };
-    (listening, Transcript(said))
+    (recorded, Transcript(said))
 }
 
 impl Transcript {

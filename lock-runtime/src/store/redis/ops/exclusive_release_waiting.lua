@@ -59,7 +59,7 @@ end
 
 for i = 1, #KEYS / 2 do
   if not answers[i] then
-    answers[i] = release(KEYS[2 * i - 1], KEYS[2 * i], ARGV[each * (i - 1) + 2], terms_of(i))
+    answers[i] = release(KEYS[2 * i - 1], KEYS[2 * i], terms_of(i))
   end
 end
 return #ARGV == 2 and answers[1] or answers

@@ -34,7 +34,7 @@ end
 
 for i = 1, #KEYS / 2 do
   if answers[i] == nil then
-    answers[i] = release(KEYS[2 * i - 1], KEYS[2 * i], ARGV[each * (i - 1) + 2], terms_of(i))
+    answers[i] = release(KEYS[2 * i - 1], KEYS[2 * i], terms_of(i))
   end
 end
 return answers
