@@ -1,4 +1,4 @@
-//! Compares two builds: `bench against <program of the other build> [scenario …]`, which
+//! Compares two builds: `bench against <program of the other build> [--rounds N] [scenario …]`, which
 //! `benches/compare` calls.
 //!
 //! In each round both programs measure the same scenarios one after the other, in reverse order
@@ -6,6 +6,7 @@
 //! result is the median of the rounds' own ratios.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::process::Command;
 
 use crate::contender::OURS_ALONE;
@@ -14,6 +15,7 @@ use crate::report::{count, progress, ratio, table};
 use crate::sample::median;
 use crate::{Result, SCENARIOS, Size, error};
 
+/// The number of rounds, unless `--rounds` says another.
 const ROUNDS: usize = 9;
 /// The ratio from which on a build counts as as fast as the other one.
 const LIMIT: f64 = 0.95;
@@ -61,9 +63,16 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         [smoke, rest @ ..] if smoke == "--smoke" => (Size::Smoke, rest),
         all => (Size::Full, all),
     };
-    let total = if size == Size::Full { ROUNDS } else { 1 };
-    let [other, scenarios @ ..] = arguments else {
+    let [other, rest @ ..] = arguments else {
         return Err(error("against what? The path of the other build's program is missing"));
+    };
+    let (total, scenarios) = match rest {
+        [option, rounds, scenarios @ ..] if option == "--rounds" => {
+            (rounds.parse::<NonZero<usize>>()?.get(), scenarios)
+        }
+        [option] if option == "--rounds" => return Err(error("--rounds needs a number")),
+        scenarios if size == Size::Full => (ROUNDS, scenarios),
+        scenarios => (1, scenarios),
     };
     let scenarios = if scenarios.is_empty() {
         DEFAULT.map(str::to_owned).to_vec()

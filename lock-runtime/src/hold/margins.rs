@@ -34,7 +34,7 @@ impl Margins {
     /// Returns the time to renew a lease that was set by a command sent at `sent`: 2/3 of what is
     /// left of the lease without the skew. Later, a large skew would end the lock first.
     pub(super) fn renew_at(self, sent: Moment, lease: Duration) -> Moment {
-        sent.after(lease.saturating_sub(self.skew).mul_f64(2.0 / 3.0))
+        sent.after(lease.saturating_sub(self.skew) / 3 * 2)
     }
 
     /// Returns the time until which a lock is valid whose expiry was set by a command sent at

@@ -40,8 +40,9 @@ pub(in crate::store::redis) const SHARED_TOGETHER: usize = 32;
 /// The number of awaited answers above which further commands are sent together, in a runtime without and
 /// with threads of its own. *Measured* on 2 cores: with 16 tasks, commands that are each sent by themselves
 /// are up to a third faster with threads, where the batcher's task is another one to wake, and up to a tenth
-/// slower without. Without, a crowd therefore goes on through the batcher until a batch has been small.
-const DIRECT: usize = 4;
+/// slower without. Without, a crowd therefore goes on through the batcher until a batch has been small, and two
+/// halves of 4 tasks that take turns at the server are half as fast again as 4 tasks that all wait for it.
+const DIRECT: usize = 1;
 const DIRECT_WITH_THREADS: usize = 16;
 /// The maximum number of batches in flight. With fewer, the server would idle between two batches;
 /// with more, each batch would carry fewer commands.
