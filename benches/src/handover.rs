@@ -75,7 +75,7 @@ pub(crate) async fn run(size: Size) -> Result<Report> {
     round_trips.sort_unstable();
     let round_trip = percentile(&round_trips, 0.5);
     report.row(comparison(&round_trips));
-    let mut panel = Panel::logarithmic("hand-over between two processes, median, in round trips");
+    let mut panel = Panel::logarithmic_cost("hand-over between two processes, median, in round trips");
     for (((contender, mut times), sections), absent) in contenders.into_iter().zip(times).zip(sections).zip(absent) {
         if let Some(why) = absent.filter(|_| sections == 0) {
             report.absent(Vec::new(), contender, &why);

@@ -30,7 +30,7 @@ pub(crate) async fn run(size: Size, rounds: Option<usize>) -> Result<Report> {
         "Time from the loss of a lock to the end of its body. The command that takes the lock away, on a connection of its own, is part of it.",
         &["cause", "rounds", "p50", "p99", "max"],
     );
-    let mut panel = Panel::logarithmic("from the loss to the end of the body, median, microseconds");
+    let mut panel = Panel::logarithmic_cost("from the loss to the end of the body, median, microseconds");
     let server = Server::start();
     let locks = LockManager::connect(&server.url()).await?;
     let mut times = round_trips(&server, rounds).await?;

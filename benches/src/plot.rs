@@ -57,6 +57,14 @@ impl Panel {
         }
     }
 
+    /// The same, on a logarithmic axis.
+    pub(crate) fn logarithmic_cost(title: impl Into<String>) -> Self {
+        Self {
+            logarithmic: true,
+            ..Self::cost(title)
+        }
+    }
+
     pub(crate) fn title(&self) -> &str {
         &self.title
     }

@@ -657,6 +657,9 @@ impl Batcher {
     /// carries out the one half, the tasks continue that got the answers to the other. Before a batch, if the
     /// last one was not small, lets the tasks of this thread come first, which may add to it, and the
     /// connection's task, which writes the batch before.
+    ///
+    /// A small batch may hold one more. *Measured* in a runtime without threads: of 4 tasks, a batch of all is a
+    /// quarter slower than one of 3, and of 5 and 6 tasks a batch of half is a fifth slower than one more.
     fn carry(
         &mut self,
         ops: &mut mpsc::UnboundedReceiver<Op>,
@@ -679,8 +682,9 @@ impl Batcher {
                 return Poll::Pending;
             }
             self.has_yielded = false;
-            let most = self.load.waited_for.load(Ordering::Relaxed) / UNDER_WAY;
-            match ops.poll_recv_many(cx, together, most.clamp(FEW, TOGETHER)) {
+            let half = self.load.waited_for.load(Ordering::Relaxed) / UNDER_WAY;
+            let most = half.max((half + 1).min(FEW)).min(TOGETHER);
+            match ops.poll_recv_many(cx, together, most) {
                 Poll::Ready(0) if self.under_way.is_empty() => return Poll::Ready(()),
                 Poll::Ready(0) | Poll::Pending => return Poll::Pending,
                 Poll::Ready(_) if self.has_ended => self.refuse(together),
