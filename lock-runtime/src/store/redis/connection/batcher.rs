@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ pub(in crate::store::redis) const SHARED_TOGETHER: usize = 32;
 /// The number of awaited answers above which further commands are sent together, in a runtime without and
 /// with threads of its own. *Measured* on 2 cores: with 16 tasks, commands that are each sent by themselves
 /// are up to a third faster with threads, where the batcher's task is another one to wake, and up to a tenth
-/// slower without. Without, a crowd therefore goes on through the batcher until a batch has been small, and two
-/// halves of 4 tasks that take turns at the server are half as fast again as 4 tasks that all wait for it.
+/// slower without. Without, 4 tasks in two halves that take turns at the server take a third more locks than 4
+/// tasks that all wait for it.
 const DIRECT: usize = 1;
 const DIRECT_WITH_THREADS: usize = 16;
 /// The maximum number of batches in flight. With fewer, the server would idle between two batches;
@@ -317,8 +317,6 @@ struct Load {
     host: Host,
     /// [`DIRECT`], or [`DIRECT_WITH_THREADS`].
     direct: usize,
-    /// `true` if the last batch was not small, in a runtime without threads of its own.
-    is_crowded: AtomicBool,
     /// The number of commands that are not on the connection yet.
     queued: AtomicUsize,
     /// The number of commands whose answers are awaited, on this connection or on all that the cores
@@ -472,14 +470,11 @@ impl Sender {
     pub(super) fn is_busy(&self) -> bool {
         let Load {
             direct,
-            is_crowded,
             queued,
             waited_for,
             ..
         } = &*self.load;
-        queued.load(Ordering::Acquire) > 0
-            || is_crowded.load(Ordering::Relaxed)
-            || waited_for.load(Ordering::Relaxed) > *direct
+        queued.load(Ordering::Acquire) > 0 || waited_for.load(Ordering::Relaxed) > *direct
     }
 
     /// Counts a command that is sent without the batcher, until the returned value is dropped.
@@ -538,7 +533,6 @@ pub(super) fn start(
     let load = Arc::new(Load {
         host: host.clone(),
         direct: if link.has_threads { DIRECT_WITH_THREADS } else { DIRECT },
-        is_crowded: AtomicBool::new(false),
         queued: AtomicUsize::new(0),
         waited_for,
         acquires: Capacity::new(ACQUIRES),
@@ -745,8 +739,6 @@ impl Batcher {
     fn send(&mut self, ops: &mut Vec<Op>, cx: &mut Context<'_>) {
         let count = ops.len();
         self.last = count;
-        let is_crowded = count >= FEW && !self.link.has_threads;
-        self.load.is_crowded.store(is_crowded, Ordering::Relaxed);
         let sent = self.link.host.now().as_nanos();
         self.link.traffic.asks(sent);
         let alone = if count == 1 { ops.pop() } else { None };
