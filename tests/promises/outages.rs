@@ -744,3 +744,35 @@ async fn all_calls_go_on_as_soon_as_one_has_found_the_server_back() {
         .expect("no call pauses after another has found the server back");
     one.release().await.unwrap();
 }
+
+/// The answers are more than the runtime passes on at a time, and all of them have arrived when it goes on.
+#[tokio::test]
+async fn calls_that_are_answered_while_their_runtime_stands_still_do_not_fail() {
+    let server = Server::start();
+    let limit = Duration::from_millis(100);
+    let locks = LockManager::builder(&server.url())
+        .response_timeout(limit)
+        .build()
+        .unwrap();
+    drop(locks.lock("first").wait(PATIENCE).acquire().await.unwrap());
+    server.pause();
+    let mut calls = JoinSet::new();
+    for call in 0..100 {
+        let lock = locks.lock(format!("k:{call}")).wait(Duration::ZERO);
+        calls.spawn(lock.lease(PATIENCE).acquire());
+    }
+    // They are polled, and so are the batcher and the connection.
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    server.resume();
+    std::thread::sleep(limit * 2);
+    while !(0..100).all(|call| server.exists(&format!("dist_lock:k:{call}"))) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut failed = Vec::new();
+    while let Some(call) = calls.join_next().await {
+        failed.extend(call.unwrap().err());
+    }
+    assert!(failed.is_empty(), "{} calls failed: {}", failed.len(), failed[0]);
+}

@@ -1,5 +1,5 @@
-//! Sends many commands in few round trips: the commands that a runtime's tasks have ready at one
-//! time go out together, and acquires and releases among them share runs of a script. The commands
+//! Sends many commands in few round trips: commands that a runtime's tasks have ready at one time go
+//! out together, and acquires and releases among them share runs of a script. The commands
 //! under way are bounded, and the others wait before they are sent: more would time out behind each
 //! other and be sent again, until nothing gets through. A call that waits for that reserves nothing,
 //! so one that is no longer polled is passed over.
@@ -37,18 +37,11 @@ pub(in crate::store::redis) const RELEASED_TOGETHER: usize = 50;
 /// The maximum number of acquires or releases in shared modes in one script run. Each has more to check, and
 /// lets waiters in.
 pub(in crate::store::redis) const SHARED_TOGETHER: usize = 32;
-/// The number of awaited answers above which further commands are sent together, in a runtime without and
-/// with threads of its own. *Measured* on 2 cores: with 16 tasks, commands that are each sent by themselves
-/// are up to a third faster with threads, where the batcher's task is another one to wake, and up to a tenth
-/// slower without. Without, 4 tasks in two halves that take turns at the server take a third more locks than 4
-/// tasks that all wait for it.
-const DIRECT: usize = 1;
-const DIRECT_WITH_THREADS: usize = 16;
-/// The maximum number of batches in flight. With fewer, the server would idle between two batches;
-/// with more, each batch would carry fewer commands.
-const UNDER_WAY: usize = 2;
-/// The minimum number of commands for which it is worth it to wait for others. See [`Batcher::carry`].
-const FEW: usize = 4;
+/// The number of awaited answers above which further commands go through the batcher.
+const DIRECT: usize = 2;
+/// The maximum number of batches in flight, and with it the share of each. *Measured* on 2 cores: with 16
+/// tasks and threads, eight are a third faster than four; with 64, four and eight are equally fast.
+const UNDER_WAY: usize = 8;
 /// The maximum numbers of acquires and of releases in flight on a connection, so that none waits
 /// for its answer for long. *Measured*: a server carries out 20 to 50 per millisecond. Releases are
 /// sent many in one script, and are counted apart, since other calls wait for them.
@@ -57,6 +50,10 @@ const RELEASES: usize = 1024;
 /// The time after which the batcher passes over a caller that it has woken for room and that has
 /// not used it: the caller may no longer be polled.
 const PASSED_OVER: Duration = Duration::from_millis(5);
+
+/// The time after which a batch is passed on as soon as its answers are there: the runtime may have stood still,
+/// and calls whose time is up meanwhile wait for a few passes more.
+const LATE: Duration = Duration::from_millis(10);
 
 type Answer = Result<Value, RedisError>;
 
@@ -315,8 +312,6 @@ pub(in crate::store::redis) struct Sender {
 /// The load of a connection.
 struct Load {
     host: Host,
-    /// [`DIRECT`], or [`DIRECT_WITH_THREADS`].
-    direct: usize,
     /// The number of commands that are not on the connection yet.
     queued: AtomicUsize,
     /// The number of commands whose answers are awaited, on this connection or on all that the cores
@@ -468,13 +463,8 @@ impl Sender {
     /// command is still queued, which the next one must not overtake. Otherwise, the way over
     /// another task would cost more than it saves.
     pub(super) fn is_busy(&self) -> bool {
-        let Load {
-            direct,
-            queued,
-            waited_for,
-            ..
-        } = &*self.load;
-        queued.load(Ordering::Acquire) > 0 || waited_for.load(Ordering::Relaxed) > *direct
+        let Load { queued, waited_for, .. } = &*self.load;
+        queued.load(Ordering::Acquire) > 0 || waited_for.load(Ordering::Relaxed) > DIRECT
     }
 
     /// Counts a command that is sent without the batcher, until the returned value is dropped.
@@ -532,7 +522,6 @@ pub(super) fn start(
     let host = link.host.clone();
     let load = Arc::new(Load {
         host: host.clone(),
-        direct: if link.has_threads { DIRECT_WITH_THREADS } else { DIRECT },
         queued: AtomicUsize::new(0),
         waited_for,
         acquires: Capacity::new(ACQUIRES),
@@ -543,8 +532,6 @@ pub(super) fn start(
         load: Arc::clone(&load),
         under_way: VecDeque::with_capacity(UNDER_WAY),
         pass_over: None,
-        last: 0,
-        has_yielded: false,
         reading: None,
         has_ended: false,
     };
@@ -575,8 +562,6 @@ pub(super) struct Link {
     pub(super) connection: MultiplexedConnection,
     /// `true` if the server knows script flags.
     pub(super) flags: bool,
-    /// `true` if the runtime has threads of its own.
-    pub(super) has_threads: bool,
     /// `true` if only threads inside `block_on` look at its socket.
     pub(super) may_end_unseen: bool,
     pub(super) names: Arc<Keyspace>,
@@ -618,14 +603,10 @@ type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
 struct Batcher {
     link: Arc<Link>,
     load: Arc<Load>,
-    /// The batches in flight, in the order of sending, which is also that of the answers.
-    under_way: VecDeque<Sending>,
+    /// The batches in flight and when each was sent, in this order, which is also that of the answers.
+    under_way: VecDeque<(u64, Sending)>,
     /// The time at which the batcher passes over callers that it has woken for capacity.
     pass_over: Option<Pin<Box<Sleep>>>,
-    /// The number of commands in the last batch.
-    last: usize,
-    /// `true` if the batcher has let other tasks come first, and has sent no batch since.
-    has_yielded: bool,
     /// Set while the runtime reads what has arrived, before the next batch.
     reading: Option<Sending>,
     /// `true` if the connection had ended by then.
@@ -647,44 +628,42 @@ impl Batcher {
         .await;
     }
 
-    /// Sends the queued commands, in batches of at most half of those that are awaited: while the server
-    /// carries out the one half, the tasks continue that got the answers to the other. Before a batch, if the
-    /// last one was not small, lets the tasks of this thread come first, which may add to it, and the
-    /// connection's task, which writes the batch before.
-    ///
-    /// A small batch may hold one more. *Measured* in a runtime without threads: of 4 tasks, a batch of all is a
-    /// quarter slower than one of 3, and of 5 and 6 tasks a batch of half is a fifth slower than one more.
+    /// Sends the queued commands, and passes on the answers to one batch. A batch has its share of the
+    /// awaited commands, so that the server carries out some batches while the tasks continue that got the
+    /// answers to others. If several batches are answered at once, the tasks of the first come next, and what
+    /// they send is on its way before the tasks of the second continue: otherwise all batches would become
+    /// one, for which the server and the client would wait in turn.
     fn carry(
         &mut self,
         ops: &mut mpsc::UnboundedReceiver<Op>,
         together: &mut Vec<Op>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        loop {
-            while let Some(first) = self.under_way.front_mut()
-                && first.as_mut().poll(cx).is_ready()
-            {
-                self.under_way.pop_front();
-            }
-            if self.under_way.len() >= UNDER_WAY {
-                return Poll::Pending;
-            }
+        let now = self.link.host.now().as_nanos();
+        while let Some((sent, first)) = self.under_way.front_mut()
+            && Duration::from_nanos(now.saturating_sub(*sent)) >= LATE
+            && first.as_mut().poll(cx).is_ready()
+        {
+            self.under_way.pop_front();
+        }
+        while self.under_way.len() < UNDER_WAY {
             ready!(self.read_first(cx));
-            if self.last >= FEW && self.load.queued.load(Ordering::Acquire) > 0 && !self.has_yielded {
-                self.has_yielded = true;
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            self.has_yielded = false;
-            let half = self.load.waited_for.load(Ordering::Relaxed) / UNDER_WAY;
-            let most = half.max((half + 1).min(FEW)).min(TOGETHER);
-            match ops.poll_recv_many(cx, together, most) {
+            let share = self.load.waited_for.load(Ordering::Relaxed) / UNDER_WAY + 1;
+            match ops.poll_recv_many(cx, together, share.min(TOGETHER)) {
                 Poll::Ready(0) if self.under_way.is_empty() => return Poll::Ready(()),
-                Poll::Ready(0) | Poll::Pending => return Poll::Pending,
+                Poll::Ready(0) | Poll::Pending => break,
                 Poll::Ready(_) if self.has_ended => self.refuse(together),
                 Poll::Ready(_) => self.send(together, cx),
             }
         }
+        let Some((_, first)) = self.under_way.front_mut() else {
+            return Poll::Pending;
+        };
+        ready!(first.as_mut().poll(cx));
+        self.under_way.pop_front();
+        // Behind the tasks that this has woken.
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Before a batch, lets the runtime read what has arrived on a connection that may have ended unseen.
@@ -702,7 +681,6 @@ impl Batcher {
             self.reading = None;
             self.link.traffic.looks(self.link.host.now().as_nanos());
             self.has_ended = !(self.link.is_in_use)();
-            self.has_yielded = true;
         }
         Poll::Ready(())
     }
@@ -738,7 +716,6 @@ impl Batcher {
     /// Sends these operations, and leaves the vector empty with its capacity.
     fn send(&mut self, ops: &mut Vec<Op>, cx: &mut Context<'_>) {
         let count = ops.len();
-        self.last = count;
         let sent = self.link.host.now().as_nanos();
         self.link.traffic.asks(sent);
         let alone = if count == 1 { ops.pop() } else { None };
@@ -748,7 +725,7 @@ impl Batcher {
         };
         // The first poll puts the batch on the connection, ahead of later ones.
         if sending.as_mut().poll(cx).is_pending() {
-            self.under_way.push_back(sending);
+            self.under_way.push_back((sent, sending));
         }
         self.load.queued.fetch_sub(count, Ordering::AcqRel);
     }

@@ -1254,7 +1254,6 @@ impl ConnectionSlot {
             host: self.host().clone(),
             connection,
             flags: server.is_7,
-            has_threads: self.inner.home.as_ref().is_some_and(|home| !home.has_no_threads()),
             may_end_unseen: self.may_end_unseen(),
             names: Arc::clone(&self.inner.names),
             traffic: Arc::clone(traffic),
