@@ -131,8 +131,8 @@ plant rests-through-a-return lock-runtime/src/acquire/attempt.rs \
     'no call pauses after another has found the server back'
 
 plant renewals-after-the-skew lock-runtime/src/hold/margins.rs \
-    'lease.saturating_sub(self.skew).mul_f64(2.0 / 3.0)' \
-    'lease.mul_f64(2.0 / 3.0)' \
+    'lease.saturating_sub(self.skew) / 3 * 2' \
+    'lease / 3 * 2' \
     faults watchdog::a_lock_is_renewed_before_a_skew_that_takes_most_of_its_lease_ends_it \
     'lost with a skew of'
 
