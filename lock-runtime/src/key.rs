@@ -4,6 +4,8 @@
 use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
+use arrayvec::ArrayString;
+
 /// A key that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyError {
@@ -160,8 +162,7 @@ pub enum KeyProblem {
     Display,
 }
 
-/// Extra capacity for the values and the prefix that follow: most keys are then built without
-/// reallocation.
+/// Extra capacity for the values that follow: most keys are then built without reallocation.
 const ROOM: usize = 48;
 
 /// A value that a template can insert into a key. A trait of its own, so that the compiler says what to do
@@ -322,6 +323,16 @@ fn listed<'a>(first: &str, others: impl ExactSizeIterator<Item = &'a str>) -> Bo
         let _ = write!(text, " and {more} more");
     }
     text.into()
+}
+
+/// Returns the key of this name, with the manager's prefix.
+pub(crate) fn whole(prefix: &str, name: &str) -> Arc<str> {
+    // Most keys are put together on the stack, so that there is one allocation.
+    let mut key = ArrayString::<256>::new();
+    match key.try_push_str(prefix).and_then(|()| key.try_push_str(name)) {
+        Ok(()) => Arc::from(key.as_str()),
+        Err(_) => Arc::from([prefix, name].concat()),
+    }
 }
 
 /// Returns `key` without the manager's prefix.

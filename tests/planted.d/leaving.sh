@@ -7,7 +7,7 @@ plant pipelined-unattended lock-runtime/src/hold/upkeep/pipelined.rs \
     'in vain: the release'
 
 plant overtakes-in-a-batch lock-runtime/src/store/redis/connection/batcher.rs \
-    'self.is_later(lock) || runs.values().any(|run| run.locks.contains(&lock))' \
+    'self.is_later(lock) || self.runs.iter().any(|run| run.locks.contains(&lock))' \
     'self.is_later(lock)' \
     cancellation batches::a_call_finds_the_lock_free_that_a_pipelined_release_in_the_same_batch_has_released \
     'Busy'

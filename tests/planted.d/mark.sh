@@ -29,3 +29,9 @@ plant earlier-runs-longest-lease-forgotten lock-runtime/src/store/redis/connecti
     'now + ARGV[2]' \
     conformance redis::mark::a_restart_waits_for_the_longest_lease_of_the_runs_before \
     'assertion failed: closes('
+
+plant mark-counted-twice lock-runtime/src/store/redis/connection/batcher.rs \
+    'let count = pipeline.cmd_iter().count();' \
+    'let count = pipeline.cmd_iter().count() + usize::from(reads_mark);' \
+    conformance redis::mark::a_crowd_reads_the_mark_once_for_many_and_gets_nothing_after_a_flush \
+    'the server gave an unexpected answer'

@@ -27,7 +27,7 @@ use crate::error::LockError;
 use crate::hold::call_tree::{self, Relation};
 use crate::hold::{Hold, LockOptions};
 use crate::host::{Moment, Mutex};
-use crate::key::{CallSite, Keys, Names};
+use crate::key::{self, CallSite, Keys, Names};
 use crate::stats::Event;
 use crate::store::LockMode;
 use crate::store::holder::Holder;
@@ -367,7 +367,7 @@ fn is_nested(manager: &Arc<Shared>, names: &Names, options: &LockOptions) -> boo
     if call_tree::innermost().is_none() {
         return false;
     }
-    let whole = |key: &String| Arc::<str>::from(format!("{}{key}", manager.backend.prefix));
+    let whole = |name: &String| key::whole(&manager.backend.prefix, name);
     let (first, others) = (whole(&names.first), names.others.iter().map(whole));
     let others: Vec<_> = others.collect();
     let keys = Keys {

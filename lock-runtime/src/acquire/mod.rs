@@ -32,7 +32,7 @@ use crate::hold::guard::Guard;
 use crate::hold::upkeep::Watchdog;
 use crate::hold::{Grant, Hold, LockOptions, QueueHead};
 use crate::host::{self, Moment, Sleep, Timer};
-use crate::key::{CallSite, Keys, Names};
+use crate::key::{self, CallSite, Keys, Names};
 use crate::stats::{Event, metrics};
 use crate::store::holder::Holder;
 use crate::store::{Fence, LockMode, StoreError};
@@ -49,8 +49,10 @@ pub(crate) fn acquire<T: 'static>(
 ) -> impl Future<Output = Result<T, LockError>> + Send + 'static {
     async move {
         host::take_part().await;
-        let (manager, names, options) = request()?;
-        let mut acquisition = Acquisition::new(manager, names, options)?;
+        let mut acquisition = {
+            let (manager, names, options) = request()?;
+            Acquisition::new(manager, &names, options)?
+        };
         if let Some(guard) = acquisition.within.take() {
             // Boxed, since it is rare.
             return Box::pin(acquisition.nested(*guard)).await.map(wrap);
@@ -151,7 +153,7 @@ struct Acquisition {
 }
 
 impl Acquisition {
-    fn new(manager: Arc<Shared>, names: Names, options: LockOptions) -> Result<Self, LockError> {
+    fn new(manager: Arc<Shared>, names: &Names, options: LockOptions) -> Result<Self, LockError> {
         let span = tracing::debug_span!(
             "distributed_lock",
             template = %options.site.templates.join(", "),
@@ -162,14 +164,10 @@ impl Acquisition {
             fence = tracing::field::Empty,
             outcome = tracing::field::Empty,
         );
-        options.check(&names, &manager.backend)?;
-        // Inserts the prefix in place, since most keys have spare capacity for it.
-        let whole = |mut key: String| {
-            key.insert_str(0, &manager.backend.prefix);
-            Arc::<str>::from(key)
-        };
-        let key = whole(names.first);
-        let others: Box<[_]> = names.others.into_iter().map(whole).collect();
+        options.check(names, &manager.backend)?;
+        let whole = |name: &String| key::whole(&manager.backend.prefix, name);
+        let key = whole(&names.first);
+        let others: Box<[_]> = names.others.iter().map(whole).collect();
         for key in std::iter::once(&key).chain(&others) {
             if let Some(problem) = manager.store().refuses(key) {
                 let key = manager.backend.name(key).into();

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use arrayvec::ArrayString;
+
 use crate::host::Host;
 use crate::store::mode::{self, LockMode, TOKEN_LENGTH};
 
@@ -19,17 +21,15 @@ const DIGITS: &[u8; 16] = b"0123456789abcdef";
 /// Fails if the operating system provides no random bytes.
 pub(crate) fn new_value(host: &Host, function: &str, mode: &LockMode) -> Result<HolderValue, getrandom::Error> {
     let token = host.token()?;
-    let mut value = Value {
-        text: [0; MAX_VALUE],
-        length: 0,
-    };
-    let (pairs, _) = value.text.as_chunks_mut::<2>();
+    let mut digits = [0; TOKEN_LENGTH];
+    let (pairs, _) = digits.as_chunks_mut::<2>();
     for (pair, byte) in pairs.iter_mut().zip(token.to_be_bytes()) {
         *pair = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
     }
-    value.length = TOKEN_LENGTH;
-    value.push(host.place());
-    value.push(function);
+    let mut value = ArrayString::<MAX_VALUE>::new();
+    for part in [std::str::from_utf8(&digits).unwrap_or_default(), host.place(), function] {
+        push(&mut value, part);
+    }
     let text = match mode.class() {
         None => Arc::from(value.as_str()),
         Some(class) => format!("{class}:{}", value.as_str()).into(),
@@ -51,32 +51,14 @@ pub(crate) fn remote_value(function: &str, mode: &LockMode) -> Result<HolderValu
     Ok(HolderValue { text, mode })
 }
 
-/// A value under construction.
-struct Value {
-    text: [u8; MAX_VALUE],
-    length: usize,
-}
-
-impl Value {
-    fn as_str(&self) -> &str {
-        let text = self.text.get(..self.length).unwrap_or_default();
-        std::str::from_utf8(text).unwrap_or_default()
+/// Appends as much of `text` as there is room for.
+fn push(value: &mut ArrayString<MAX_VALUE>, text: &str) {
+    let mut end = text.len().min(value.remaining_capacity());
+    while !text.is_char_boundary(end) {
+        end -= 1;
     }
-}
-
-impl Value {
-    /// Appends as much of `text` as there is room for.
-    fn push(&mut self, text: &str) {
-        let mut end = text.len().min(MAX_VALUE - self.length);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        let text = text.get(..end).unwrap_or_default();
-        if let Some(to) = self.text.get_mut(self.length..self.length + text.len()) {
-            to.copy_from_slice(text.as_bytes());
-            self.length += text.len();
-        }
-    }
+    // Never fails: so much is free.
+    let _ = value.try_push_str(text.get(..end).unwrap_or_default());
 }
 
 /// The value that a holder stores under a key: its unique token, a description of the holder, and

@@ -534,6 +534,7 @@ pub(super) fn start(
         pass_over: None,
         reading: None,
         has_ended: false,
+        runs: Vec::new(),
     };
     let over = {
         let host = host.clone();
@@ -611,6 +612,8 @@ struct Batcher {
     reading: Option<Sending>,
     /// `true` if the connection had ended by then.
     has_ended: bool,
+    /// The runs of the last batch, which are empty, for the next one.
+    runs: Vec<Run>,
 }
 
 impl Batcher {
@@ -730,16 +733,16 @@ impl Batcher {
         self.load.queued.fetch_sub(count, Ordering::AcqRel);
     }
 
-    fn send_one(&self, sent: u64, Op { what, reply }: Op) -> Sending {
-        let (link, names) = (Arc::clone(&self.link), &self.link.names);
+    fn send_one(&mut self, sent: u64, Op { what, reply }: Op) -> Sending {
+        let link = Arc::clone(&self.link);
         match what {
             What::Command(command, _) => Box::pin(send_alone(link, sent, command, reply)),
             What::Take(take) => Box::pin(send_alone(link, sent, take.command(), reply)),
             marked @ What::Marked(_) => self.send_together(sent, std::iter::once(Op { what: marked, reply })),
             What::Script(request) => {
-                let command = request.command(By::Hash, link.flags, names);
+                let command = request.command(By::Hash, link.flags, &link.names);
                 Box::pin(async move {
-                    let answer = link.connection.clone().req_packed_command(&command).await;
+                    let answer = link.connection.clone().send_packed_command(&command).await;
                     if let Some(answer) = link.answered(sent, answer) {
                         reply.give(the_one(answer.and_then(|answer| link.read(answer))));
                     }
@@ -748,56 +751,14 @@ impl Batcher {
         }
     }
 
-    fn send_together(&self, sent: u64, ops: impl ExactSizeIterator<Item = Op>) -> Sending {
-        Box::pin(send_together(Arc::clone(&self.link), sent, self.pack(ops)))
-    }
-
-    fn pack(&self, ops: impl ExactSizeIterator<Item = Op>) -> Packed {
-        let mut packed = Packed {
-            pipeline: Pipeline::with_capacity(ops.len()),
-            replies: Vec::with_capacity(ops.len()),
-            later: Vec::new(),
-            reads_mark: false,
-        };
-        // By what one run can do together, for the locks of one group.
-        let mut runs = Runs::new();
-        for Op { what, reply } in ops {
-            match what {
-                What::Script(request) => {
-                    let kind = (request.kind(), self.link.names.group(request.lock()));
-                    let run = packed.run_of(kind, request.lock(), reply, &mut runs, self);
-                    match request {
-                        Request::Acquire(acquire) => run.acquires.push(acquire),
-                        Request::Release(release) => run.releases.push(release),
-                    }
-                }
-                What::Command(command, about) => {
-                    packed.add_command(command, about, Replies::One(reply), &mut runs, self);
-                }
-                What::Take(take) => {
-                    let about = Some(hash(&take.lock));
-                    packed.add_command(take.command(), about, Replies::One(reply), &mut runs, self);
-                }
-                What::Marked(take) => {
-                    let about = Some(hash(&take.lock));
-                    packed.add_command(take.command(), about, Replies::Marked(reply), &mut runs, self);
-                    packed.reads_mark = true;
-                }
-            }
-        }
-        packed.add_all(&mut runs, self);
-        if packed.reads_mark {
-            packed.pipeline.cmd("GET").arg(&self.link.names.mark);
-        }
-        packed
+    fn send_together(&mut self, sent: u64, ops: impl ExactSizeIterator<Item = Op>) -> Sending {
+        let packed = Packing::new(&self.link, &mut self.runs, ops.len()).pack(ops);
+        Box::pin(send_together(Arc::clone(&self.link), sent, packed))
     }
 }
 
-/// The runs of scripts that a batch gathers, by their kinds and by the groups of their locks.
-type Runs = BTreeMap<(Kind, u16), Run>;
-
 /// The kind of requests that one run of a script carries out.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Acquire(Terms),
     Release { is_shared: bool },
@@ -814,9 +775,10 @@ impl Kind {
     }
 }
 
-/// Acquires or releases that are sent as one command.
-#[derive(Default)]
+/// Acquires or releases that are sent as one command. One that is empty may become another.
 struct Run {
+    /// What the run can do together, and the group of its locks.
+    kind: (Kind, u16),
     acquires: Vec<Acquire>,
     releases: Vec<Release>,
     replies: Vec<Counted>,
@@ -825,8 +787,17 @@ struct Run {
 }
 
 impl Run {
-    fn command(&self, batcher: &Batcher) -> Cmd {
-        let Link { flags, names, .. } = &*batcher.link;
+    fn new(kind: (Kind, u16)) -> Self {
+        Self {
+            kind,
+            acquires: Vec::new(),
+            releases: Vec::new(),
+            replies: Vec::new(),
+            locks: Vec::new(),
+        }
+    }
+
+    fn command(&self, Link { flags, names, .. }: &Link) -> Cmd {
         if self.acquires.is_empty() {
             release_command(By::Hash, *flags, names, &self.releases)
         } else {
@@ -838,134 +809,215 @@ impl Run {
 /// The content of a batch.
 struct Packed {
     pipeline: Pipeline,
-    replies: Vec<Replies>,
-    /// Commands that follow the runs, since each is about a lock in one of them, and the hashes of these locks:
-    /// as after a pipelined release.
-    later: Vec<(u64, Cmd, Replies)>,
+    /// In the order of the commands, and of the requests in each.
+    replies: Vec<(Part, Counted)>,
     /// `true` if the last command reads the server's mark.
     reads_mark: bool,
 }
 
-/// The receivers of one command's answer.
-enum Replies {
-    One(Counted),
-    /// Gets the mark as well.
-    Marked(Counted),
-    /// Each gets one element of an array.
-    Each(Vec<Counted>),
+/// The part of a command's answer that a receiver gets.
+enum Part {
+    Whole,
+    /// All of it, and the mark.
+    Marked,
+    /// One element of an array. `of` is the number of receivers for the first of them, and 0 for the others.
+    Element {
+        of: usize,
+    },
 }
 
-impl Replies {
-    fn give_all(self, answer: Answer) {
-        match self {
-            Self::One(reply) | Self::Marked(reply) => reply.give(answer),
-            Self::Each(replies) => replies.into_iter().for_each(|reply| reply.give(answer.clone())),
+/// A batch that is being gathered.
+struct Packing<'a> {
+    link: &'a Link,
+    packed: Packed,
+    runs: &'a mut Vec<Run>,
+    /// Commands that follow the runs, since each is about a lock in one of them, and the hashes of these locks:
+    /// as after a pipelined release.
+    later: Vec<(u64, Cmd, Part, Counted)>,
+}
+
+impl<'a> Packing<'a> {
+    /// The number of runs whose memory is kept for the next batch.
+    const KEPT: usize = 4;
+
+    fn new(link: &'a Link, runs: &'a mut Vec<Run>, ops: usize) -> Self {
+        Self {
+            link,
+            packed: Packed {
+                pipeline: Pipeline::with_capacity(ops),
+                replies: Vec::with_capacity(ops),
+                reads_mark: false,
+            },
+            runs,
+            later: Vec::new(),
         }
     }
-}
 
-impl Packed {
+    fn pack(mut self, ops: impl Iterator<Item = Op>) -> Packed {
+        for Op { what, reply } in ops {
+            match what {
+                What::Script(request) => {
+                    let kind = (request.kind(), self.link.names.group(request.lock()));
+                    let run = self.run_of(kind, request.lock(), reply);
+                    match request {
+                        Request::Acquire(acquire) => run.acquires.push(acquire),
+                        Request::Release(release) => run.releases.push(release),
+                    }
+                }
+                What::Command(command, about) => self.add_command(command, about, Part::Whole, reply),
+                What::Take(take) => self.add_command(take.command(), Some(hash(&take.lock)), Part::Whole, reply),
+                What::Marked(take) => {
+                    self.add_command(take.command(), Some(hash(&take.lock)), Part::Marked, reply);
+                    self.packed.reads_mark = true;
+                }
+            }
+        }
+        self.add_all();
+        self.runs.truncate(Self::KEPT);
+        if self.packed.reads_mark {
+            self.packed.pipeline.cmd("GET").arg(&self.link.names.mark);
+        }
+        self.packed
+    }
+
     /// Adds a command behind all that was asked for the same lock before, or for any lock without one.
-    fn add_command(&mut self, command: Cmd, about: Option<u64>, replies: Replies, runs: &mut Runs, batcher: &Batcher) {
+    fn add_command(&mut self, command: Cmd, about: Option<u64>, part: Part, reply: Counted) {
         match about {
-            None => self.add_all(runs, batcher),
-            Some(lock) if self.is_later(lock) || runs.values().any(|run| run.locks.contains(&lock)) => {
-                self.later.push((lock, command, replies));
+            None => self.add_all(),
+            Some(lock) if self.is_later(lock) || self.runs.iter().any(|run| run.locks.contains(&lock)) => {
+                self.later.push((lock, command, part, reply));
                 return;
             }
             Some(_) => {}
         }
-        self.add(command, replies);
+        self.add(command, part, reply);
     }
 
     fn is_later(&self, lock: u64) -> bool {
         self.later.iter().any(|(other, ..)| *other == lock)
     }
 
-    fn add(&mut self, command: Cmd, replies: Replies) {
-        self.pipeline.add_command(command);
-        self.replies.push(replies);
+    fn add(&mut self, command: Cmd, part: Part, reply: Counted) {
+        self.packed.pipeline.add_command(command);
+        self.packed.replies.push((part, reply));
     }
 
     /// Adds the runs, and the commands that follow them.
-    fn add_all(&mut self, runs: &mut Runs, batcher: &Batcher) {
-        for run in runs.values_mut() {
-            self.add_run(run, batcher);
+    fn add_all(&mut self) {
+        for run in &mut *self.runs {
+            self.packed.add_run(run, self.link);
         }
-        for (_, command, replies) in std::mem::take(&mut self.later) {
-            self.add(command, replies);
+        for (_, command, part, reply) in std::mem::take(&mut self.later) {
+            self.add(command, part, reply);
         }
     }
 
     /// Returns the run that an acquire or a release of this lock is to be a part of.
-    fn run_of<'a>(
-        &mut self,
-        kind: (Kind, u16),
-        lock: &str,
-        reply: Counted,
-        runs: &'a mut Runs,
-        batcher: &Batcher,
-    ) -> &'a mut Run {
+    fn run_of(&mut self, kind: (Kind, u16), lock: &str, reply: Counted) -> &mut Run {
         let lock = hash(lock);
         if self.is_later(lock) {
-            self.add_all(runs, batcher);
+            self.add_all();
         }
-        for (other, run) in &mut *runs {
-            if *other != kind && run.locks.contains(&lock) {
-                self.add_run(run, batcher);
+        let (mut own, mut free) = (None, None);
+        for (at, run) in self.runs.iter_mut().enumerate() {
+            if run.locks.is_empty() {
+                free = free.or(Some(at));
+            } else if run.kind != kind {
+                if run.locks.contains(&lock) {
+                    self.packed.add_run(run, self.link);
+                }
+            } else {
+                if run.locks.len() == kind.0.most() {
+                    self.packed.add_run(run, self.link);
+                }
+                own = Some(at);
             }
         }
-        let run = runs.entry(kind).or_default();
-        if run.locks.len() == kind.0.most() {
-            self.add_run(run, batcher);
+        let at = own.or(free).unwrap_or(self.runs.len());
+        if at == self.runs.len() {
+            self.runs.push(Run::new(kind));
         }
+        let run = &mut self.runs[at];
+        run.kind = kind;
         run.locks.push(lock);
         run.replies.push(reply);
         run
     }
+}
 
-    fn add_run(&mut self, run: &mut Run, batcher: &Batcher) {
-        let run = std::mem::take(run);
-        if !run.locks.is_empty() {
-            self.add(run.command(batcher), Replies::Each(run.replies));
+impl Packed {
+    /// Adds a run, unless it is empty, and leaves it empty with its capacity.
+    fn add_run(&mut self, run: &mut Run, link: &Link) {
+        if run.locks.is_empty() {
+            return;
         }
+        self.pipeline.add_command(run.command(link));
+        let mut of = run.replies.len();
+        for reply in run.replies.drain(..) {
+            self.replies.push((
+                Part::Element {
+                    of: std::mem::take(&mut of),
+                },
+                reply,
+            ));
+        }
+        run.acquires.clear();
+        run.releases.clear();
+        run.locks.clear();
     }
 }
 
 async fn send_alone(link: Arc<Link>, sent: u64, command: Cmd, reply: Counted) {
-    let answer = link.connection.clone().req_packed_command(&command).await;
+    let answer = link.connection.clone().send_packed_command(&command).await;
     if let Some(answer) = link.answered(sent, answer) {
         reply.give(answer.and_then(|answer| link.read(answer)));
     }
 }
 
 async fn send_together(link: Arc<Link>, sent: u64, packed: Packed) {
-    let count = packed.replies.len() + usize::from(packed.reads_mark);
-    let mut connection = link.connection.clone();
-    let answer = connection.req_packed_commands(&packed.pipeline, 0, count).await;
+    let Packed {
+        pipeline,
+        replies,
+        reads_mark,
+    } = packed;
+    let count = pipeline.cmd_iter().count();
+    let answer = link.connection.clone().send_packed_commands(&pipeline, 0, count).await;
     let Some(answer) = link.answered(sent, answer) else {
         return;
     };
     let mut answers = match answer {
         Ok(answers) => answers,
         Err(error) => {
-            let all = packed.replies.into_iter();
-            return all.for_each(|replies| replies.give_all(Err(error.clone())));
+            let all = replies.into_iter();
+            return all.for_each(|(_, reply)| reply.give(Err(error.clone())));
         }
     };
-    let mark = if packed.reads_mark { answers.pop() } else { None };
-    for (replies, answer) in packed.replies.into_iter().zip(answers) {
-        match (replies, answer) {
-            (Replies::Each(replies), Value::Array(answers)) => {
-                for (reply, answer) in replies.into_iter().zip(answers) {
-                    reply.give(answer.extract_error());
-                }
-            }
-            (Replies::Marked(reply), answer) => {
+    let mark = if reads_mark { answers.pop() } else { None };
+    let mut replies = replies.into_iter();
+    for answer in answers {
+        let Some((part, reply)) = replies.next() else { return };
+        match part {
+            Part::Whole => reply.give(link.read(answer)),
+            Part::Marked => {
                 let mark = mark.clone().unwrap_or(Value::Nil);
                 reply.give(link.read(answer).map(|answer| Value::Array(vec![answer, mark])));
             }
-            (replies, answer) => replies.give_all(link.read(answer)),
+            Part::Element { of } => {
+                let others = replies.by_ref().take(of.saturating_sub(1)).map(|(_, reply)| reply);
+                let all = std::iter::once(reply).chain(others);
+                if let Value::Array(elements) = answer {
+                    let mut elements = elements.into_iter();
+                    // One without an element is dropped, which says that its outcome is unknown.
+                    for reply in all {
+                        if let Some(element) = elements.next() {
+                            reply.give(element.extract_error());
+                        }
+                    }
+                } else {
+                    let answer = link.read(answer);
+                    all.for_each(|reply| reply.give(answer.clone()));
+                }
+            }
         }
     }
 }

@@ -568,8 +568,8 @@ impl ConnectionSlot {
             // Boxed, since it is rare.
             return Box::pin(self.in_flight(live, behind_asking(connection, command))).await;
         }
-        self.in_flight(live, command.query_async::<Value>(&mut connection))
-            .await
+        let answer = async { connection.req_packed_command(&command).await?.extract_error() };
+        self.in_flight(live, answer).await
     }
 
     /// Takes a lock, if it is free.
