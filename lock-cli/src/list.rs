@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use lock_runtime::LockInfo;
+use lock_runtime::{LockError, LockInfo};
 
 use crate::args::{List, Store};
 use crate::connect;
-use crate::exit::Failure;
+use crate::exit::{Failure, UNAVAILABLE};
 use crate::report::{Output, holders, rest, shown};
 use crate::warn;
 
@@ -22,7 +22,7 @@ pub(crate) fn list(store: &Store, options: &List) -> Result<u8, Failure> {
         // A lock may be on several pages. Hashes of 16 bytes take less room than keys, and do not collide.
         let (one, other) = (RandomState::new(), RandomState::new());
         let mut seen = HashSet::new();
-        while let Some(page) = pages.next().await? {
+        while let Some(page) = pages.next().await.map_err(|error| unlisted(&options.pattern, error))? {
             for info in page {
                 if !seen.insert((one.hash_one(&info.key), other.hash_one(&info.key))) {
                     continue;
@@ -43,6 +43,15 @@ pub(crate) fn list(store: &Store, options: &List) -> Result<u8, Failure> {
         }
         Ok(0)
     })
+}
+
+/// Returns the failure of a list, whose error has the pattern in place of a key.
+fn unlisted(pattern: &str, error: LockError) -> Failure {
+    let LockError::Store { source, .. } = error else {
+        return error.into();
+    };
+    let what = format!("the locks that match `{}` cannot be listed", shown(pattern));
+    Failure::new(UNAVAILABLE, format!("{what}: {source}"))
 }
 
 fn print(output: &mut Output, info: &LockInfo, json: bool) -> Result<(), Failure> {

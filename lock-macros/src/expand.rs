@@ -30,6 +30,15 @@ fn local(name: &str) -> Ident {
     Ident::new(&format!("__lock_{name}"), Span::mixed_site())
 }
 
+/// Returns tokens that compile errors show at `place`.
+fn located(tokens: TokenStream, place: Span) -> TokenStream {
+    let located = tokens.into_iter().map(|mut token| {
+        token.set_span(token.span().located_at(place));
+        token
+    });
+    located.collect()
+}
+
 /// Returns the name under which the generated code calls the runtime's private module.
 fn private() -> Ident {
     Ident::new("__lock_private", Span::call_site())
@@ -72,12 +81,9 @@ impl Model {
             // A compile error about a result that is not `Clone` belongs at the return type.
             let place = Span::call_site().located_at(self.returned());
             let body = Ident::new(&pinned.to_string(), pinned.span().located_at(place));
-            let coalesce = quote! { #private::coalesce }.into_iter().map(|mut token| {
-                token.set_span(token.span().located_at(place));
-                token
-            });
+            let coalesce = located(quote! { #private::coalesce }, place);
             let item = local("item");
-            let coalesce = quote_spanned! { place=> #(#coalesce)*(#call, &#body, #item) };
+            let coalesce = quote_spanned! { place=> #coalesce(#call, &#body, #item) };
             (
                 quote! {
                     fn #item() {}
@@ -229,11 +235,8 @@ impl Model {
             ),
             list => (TokenStream::new(), list.to_token_stream()),
         };
-        let texts = quote! { #private::texts }.into_iter().map(|mut token| {
-            token.set_span(token.span().located_at(place));
-            token
-        });
-        let texts = quote_spanned! { place=> #(#texts)*(#items) };
+        let texts = located(quote! { #private::texts }, place);
+        let texts = quote_spanned! { place=> #texts(#items) };
         // The import around the call, which ends before what the list borrows from, such as a mutex's guard.
         if import.is_empty() {
             texts
@@ -255,10 +258,7 @@ impl Model {
             OnBusy::Function(_) => quote! { OrElse },
         };
         let private = private();
-        let policy = quote! { #private::#policy }.into_iter().map(|mut token| {
-            token.set_span(token.span().located_at(place));
-            token
-        });
+        let policy = located(quote! { #private::#policy }, place);
         match &self.on_busy {
             OnBusy::Function(path) => {
                 let place = Span::call_site().located_at(place);
@@ -268,9 +268,9 @@ impl Model {
                 } else {
                     path.to_token_stream()
                 };
-                quote_spanned! { place=> #(#policy)*(#answer) }
+                quote_spanned! { place=> #policy(#answer) }
             }
-            _ => policy.collect(),
+            _ => policy,
         }
     }
 

@@ -169,6 +169,19 @@ fn a_server_that_takes_no_writes_can_be_asked_and_without_memory_releases_locks(
     assert_eq!(code(&lockctl(&server, &["show", "many:1"])), 1);
 }
 
+#[test]
+fn a_user_who_may_not_list_locks_is_told_so() {
+    let server = Server::start();
+    let rights = ["~dist_lock:*", "resetchannels", "&dist_lock:*", "+@all", "-scan"];
+    server.cmd(&[&["ACL", "SETUSER", "shop", "on", ">pw"], &rights[..]].concat());
+    let url = server.url().replace("redis://", "redis://shop:pw@");
+    let listed = lockctl(&server, &["--url", &url, "ls", "many:*"]);
+    assert_eq!(code(&listed), 69, "{}", said(&listed));
+    let says = "the locks that match `many:*` cannot be listed: ";
+    assert!(errors(&listed).contains(says), "{}", errors(&listed));
+    assert!(errors(&listed).contains("scan"), "{}", errors(&listed));
+}
+
 fn watch(server: &Server, arguments: &[&str]) -> Child {
     let mut builder = Builder::new(env!("CARGO_BIN_EXE_lockctl")).env("LOCK_URL", server.url());
     for argument in ["watch", "--interval", "10ms"].iter().chain(arguments) {
