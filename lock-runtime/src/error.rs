@@ -385,6 +385,17 @@ impl fmt::Display for LostReason {
 }
 
 impl LostReason {
+    /// Returns the name in logs and metrics.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Taken => "taken",
+            Self::Deleted => "deleted",
+            Self::Unreachable => "unreachable",
+            Self::Forked => "forked",
+        }
+    }
+
     const fn advice(self, renew: bool) -> &'static str {
         match self {
             Self::Expired if renew => {

@@ -294,10 +294,7 @@ async fn renewals_that_the_store_refuses_are_told_once_and_when_they_are_allowed
     for key in keys {
         let told = logged("key", key);
         assert_eq!(told.len(), 1, "{told:?}");
-        assert_eq!(
-            told[0].1["reason"],
-            "the store could not be reached to renew it, or refused"
-        );
+        assert_eq!(told[0].1["reason"], "unreachable");
     }
     assert_eq!(levels(), [Level::WARN]);
     store.refuses.store(false, Ordering::SeqCst);

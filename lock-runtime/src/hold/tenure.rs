@@ -313,7 +313,8 @@ impl Tenure {
         };
         match cause {
             EndCause::Lost(reason) => {
-                tracing::warn!(parent: span, key, %reason, ?age, function, "a lock was lost before its release");
+                let name = reason.name();
+                tracing::warn!(parent: span, key, reason = name, ?age, function, "a lock was lost before its release: {reason}");
             }
             EndCause::Hung => {
                 tracing::warn!(parent: span, key, ?age, function, "a call held its lock up to its limit, and is cancelled");

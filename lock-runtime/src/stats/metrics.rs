@@ -160,11 +160,5 @@ fn counter_of(event: Event, site: CallSite) -> Option<Counter> {
 
 /// Returns a reason's label, or `None` if the loss does not count: a forked child's lock belongs to its parent.
 fn label_of(reason: LostReason) -> Option<&'static str> {
-    Some(match reason {
-        LostReason::Expired => "expired",
-        LostReason::Taken => "taken",
-        LostReason::Deleted => "deleted",
-        LostReason::Unreachable => "unreachable",
-        LostReason::Forked => return None,
-    })
+    (reason != LostReason::Forked).then(|| reason.name())
 }

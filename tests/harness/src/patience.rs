@@ -16,7 +16,7 @@ pub const PATIENT: TimeOuts = TimeOuts {
     response: PATIENCE,
 };
 
-const GLANCE: Duration = Duration::from_millis(5);
+pub(crate) const GLANCE: Duration = Duration::from_millis(5);
 
 /// Connects a manager whose time-outs no busy machine meets.
 pub async fn patient(builder: LockManagerBuilder) -> LockManager {

@@ -19,14 +19,14 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc as channel, watch};
 
 pub use script::{Action, Command, Hit};
 
-use crate::patience::{eventually, eventually_some};
+use crate::patience::{GLANCE, PATIENCE, eventually_some};
 use crate::server::{Server, free_port};
 use link::Link;
 use script::Rule;
@@ -310,11 +310,22 @@ impl Hit {
 
     /// Waits until the action has been done at least `times` times.
     pub async fn done_times(&self, times: usize) {
-        eventually("the proxy's rule to be used", || {
-            let used = self.times();
-            async move { used >= times }
-        })
-        .await;
+        let started = Instant::now();
+        while self.times() < times {
+            if started.elapsed() >= PATIENCE {
+                let log = self.shared.state().log.clone();
+                let latest = log.iter().skip(log.len().saturating_sub(20));
+                // No more of each, since some are scripts.
+                let latest: Vec<String> = latest
+                    .map(|command| command.to_string().chars().take(300).collect())
+                    .collect();
+                panic!(
+                    "waited {PATIENCE:?} in vain: the proxy's rule to be used; the latest commands:\n{}",
+                    latest.join("\n")
+                );
+            }
+            tokio::time::sleep(GLANCE).await;
+        }
     }
 
     /// How many times the action has been done.

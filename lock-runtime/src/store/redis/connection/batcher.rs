@@ -160,13 +160,13 @@ pub(in crate::store::redis) struct Acquire {
 }
 
 /// The terms that all requests in one run of a script share.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::redis) struct Terms {
     pub(in crate::store::redis) fence: bool,
     pub(in crate::store::redis) mode: AcquireMode,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::redis) enum AcquireMode {
     Exclusive {
         fair: bool,

@@ -150,8 +150,8 @@ pub(super) fn refused(error: &RedisError, names: &Keyspace, keys: &[&str]) -> St
         let prefix = names.prefix();
         return StoreError::permanent(format!("the server does not allow what locks need: {}", error.cause())).advise(format!(
             "allow it `~{prefix}* +get +mget +set +pttl +pexpire +del +eval +evalsha +client|tracking +info resetchannels &{prefix}* +time +zadd \
-             +zrem +zscore +zrange +zrangebyscore +subscribe +unsubscribe +publish +scan +incr +wait +select`, of which those after `+evalsha` are for \
-             some uses only (docs/operations.md, \"Permissions\"); patterns for single keys must cover those of this check as well: `~{}`",
+             +zrem +zscore +zrange +zrangebyscore +exists +subscribe +unsubscribe +publish +scan +incr +wait +select`, of which those after `+evalsha` are \
+             for some uses only (docs/operations.md, \"Permissions\"); patterns for single keys must cover those of this check as well: `~{}`",
             keys.join("` `~")
         ));
     }

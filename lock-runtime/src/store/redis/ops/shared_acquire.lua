@@ -13,14 +13,16 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local locks, fencing = (#ARGV - 3) / 2, ARGV[2] == '1'
 local answers = {}
 local others = false
+-- One command for all of them. Refused, or if one of the keys is there, each is looked at below.
+local are_gone, granted_in = redis.pcall('EXISTS', unpack(KEYS, 1, 2 * locks)) == 0, {}
 for i = 1, locks do
   local lock, value, ends = KEYS[2 * i - 1], ARGV[2 * i + 2], now + ARGV[2 * i + 3]
   local class = string.match(value, '^([^:]*):') or ''
   local most, tally = most_of(class), '#' .. class
   if ARGV[3] == '0' and most and not (fencing and shares_token(class))
-    and redis.pcall('PTTL', KEYS[2 * i]) == -2 then
+    and (are_gone or redis.pcall('PTTL', KEYS[2 * i]) == -2) then
     local count, last
-    if redis.call('PTTL', lock) == -2 then
+    if are_gone and not granted_in[lock] or redis.call('PTTL', lock) == -2 then
       count, last = 0, 0
     else
       -- The only tally, and the holder whose lease ends first. A tally is a small number, so the second is a holder.
@@ -39,7 +41,7 @@ for i = 1, locks do
       local granted = fencing and next_fence(KEYS[#KEYS], locks - i + 1) or 1
       redis.call('ZADD', lock, ends, value, count + 1, tally)
       redis.call('PEXPIRE', lock, math.max(last, ends) - now)
-      answers[i] = granted
+      answers[i], granted_in[lock] = granted, true
     end
   end
   others = others or not answers[i]

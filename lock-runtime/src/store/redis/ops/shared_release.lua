@@ -13,6 +13,15 @@ local now
 local answers, released = {}, {}
 local others = false
 local each = 2 * (#ARGV - 1) / #KEYS
+local none_waits = false
+if #KEYS > 2 then
+  local queues = {}
+  for i = 1, #KEYS / 2 do
+    queues[i] = KEYS[2 * i]
+  end
+  -- Refused, or if there is a queue, each is looked at below.
+  none_waits = redis.pcall('EXISTS', unpack(queues)) == 0
+end
 for i = 1, #KEYS / 2 do
   local lock, at = KEYS[2 * i - 1], each * (i - 1) + 2
   local value = ARGV[at]
@@ -21,7 +30,7 @@ for i = 1, #KEYS / 2 do
     -- The only tally, and the holder whose lease ends first.
     -- pcall: a key of another type must not stop the release of the other locks.
     local found = redis.pcall('ZRANGE', lock, 0, 1, 'WITHSCORES')
-    if found[1] == '#' .. class and found[4] and redis.pcall('PTTL', KEYS[2 * i]) == -2 then
+    if found[1] == '#' .. class and found[4] and (none_waits or redis.pcall('PTTL', KEYS[2 * i]) == -2) then
       if found[2] == '1' then
         -- The key ends with the lease of its last holder, so that this one is not over.
         if found[3] == value then
