@@ -20,6 +20,10 @@ use crate::error::{LockError, RequestProblem};
 ///   [`retry_after`](LockError::retry_after) as the `Retry-After` where there is one.
 /// - 400 Bad Request for a key, or an owner, that a value in the request made invalid.
 /// - 500 for mistakes in the service.
+///
+/// The status speaks of the call that returned the error. A handler that takes another lock in its body has done a
+/// part of its work by then: have it map that lock's errors to an error of its own, or clients may repeat the
+/// request.
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {
         let (status, text) = answer(&self);

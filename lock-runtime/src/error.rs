@@ -551,7 +551,7 @@ impl LockError {
     /// background and need not be repeated.
     ///
     /// The method knows of the body of this error's own lock. A body that returns the error of a
-    /// lock that it takes itself has run up to there.
+    /// lock that it takes itself has run up to there: map such an error to one of your own.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
