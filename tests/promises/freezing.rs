@@ -346,6 +346,41 @@ async fn many_calls_of_a_runtime_that_stands_still_hold_up_no_other_longer_than_
     assert_eq!(server.value("k"), None);
 }
 
+/// Nobody drives the runtime that it began in any more, nor that runtime's connection.
+#[tokio::test]
+async fn a_call_in_the_stores_queue_goes_on_in_another_runtime() {
+    let server = Server::start();
+    let locks = LockManager::builder(&server.url())
+        .prefix("")
+        .default_lease(LONG)
+        .default_wait(PATIENCE)
+        .response_timeout(Duration::from_secs(1))
+        .build()
+        .unwrap();
+    let held = locks.lock("k").acquire().await.unwrap();
+    let mut call = Box::pin(locks.lock("k").fair(true).acquire());
+    let first = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    std::thread::scope(|scope| {
+        let begin = scope.spawn(|| {
+            first.block_on(async {
+                tokio::select! {
+                    _ = &mut call => panic!("the lock is held"),
+                    () = eventually("a place in the queue", || async { places(&server, "k") == 1 }) => {}
+                }
+            });
+        });
+        begin.join().unwrap();
+    });
+    let call = tokio::spawn(call);
+    held.release().await.unwrap();
+    let guard = timeout(SOON, call).await.expect("it waits for a lock that is free");
+    guard.unwrap().unwrap().release().await.unwrap();
+    first.shutdown_background();
+}
+
 /// The lock is another process's and stays it. Behind a frozen call, another one still asks, and tries again by itself.
 #[tokio::test]
 async fn the_line_moves_on_while_the_call_in_front_waits_frozen() {

@@ -281,7 +281,10 @@ impl Queue {
     ) -> Result<Option<QueueOutcome>, StoreError> {
         let mut tries = 0;
         loop {
-            match self.take_once(commands, request, ticket).await {
+            // Limited as a whole: a connection that has to be made first may be that of a runtime which nobody drives
+            // any more, while the call goes on in another one.
+            let taken = self.take_once(commands, request, ticket);
+            match within(self.host(), Timer::LockThread, self.0.response_timeout, taken).await {
                 Err(error) if tries < TAKEN_AGAIN && !error.is_permanent() => {
                     tries += 1;
                     self.host()
@@ -322,8 +325,7 @@ impl Queue {
                 .arg(millis(request.ttl))
                 .arg(u8::from(request.fence));
         });
-        let answer = within(self.host(), Timer::LockThread, self.0.response_timeout, answer).await?;
-        Ok(match reply::attempt(&answer)? {
+        Ok(match reply::attempt(&answer.await?)? {
             Attempt::Granted { fence } => Some(QueueOutcome::Granted { fence, since: sent }),
             Attempt::Busy { .. } => None,
         })
