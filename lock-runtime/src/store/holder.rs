@@ -236,14 +236,20 @@ impl Holder {
     }
 }
 
-/// Formats as `host, pid 17, function`, or as the value itself if another kind of client wrote it.
+/// The number of characters that are shown of a value that another kind of client wrote: it may be of any length.
+const SHOWN: usize = 64;
+
+/// Formats as `host, pid 17, function`, or as the first 64 characters of the value if another kind of client wrote it.
 /// Omits the token: any client that knows it can release the lock.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.parts() {
             Some((host, pid, "")) => write!(f, "{host}, pid {pid}"),
             Some((host, pid, function)) => write!(f, "{host}, pid {pid}, {function}"),
-            None => f.write_str(&self.value),
+            None => match self.value.char_indices().nth(SHOWN) {
+                Some((end, _)) => write!(f, "{}…", self.value.get(..end).unwrap_or_default()),
+                None => f.write_str(&self.value),
+            },
         }
     }
 }
@@ -275,6 +281,13 @@ mod tests {
             assert!(!shown.contains(&token[..TOKEN_LENGTH]), "{shown}");
             assert!(shown.contains("stock::reduce"), "{shown}");
         }
+    }
+
+    #[test]
+    fn of_a_long_value_of_another_client_the_beginning_is_shown() {
+        assert_eq!(Holder::of("worker-7").to_string(), "worker-7");
+        let long = Holder::of("ä".repeat(5_000_000));
+        assert_eq!(long.to_string(), format!("{}…", "ä".repeat(SHOWN)));
     }
 
     #[test]
