@@ -160,7 +160,7 @@ pub(crate) struct Doctor {
 }
 
 /// Reads a time: a number with `ms`, `s`, `m` or `h` behind it, or a number of seconds.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let milliseconds = match unit {

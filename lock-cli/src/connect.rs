@@ -9,12 +9,15 @@ use lock_runtime::{Config, LockManager, LockManagerBuilder, ServerHealth, Server
 use redis::ClientTlsConfig;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::args::Store;
+use crate::args::{Store, duration};
 use crate::exit::Failure;
 use crate::warn;
 
 /// The time that an operator waits for a connection, and for one answer: longer than a service, since nobody waits behind the question.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The default lease of a manager.
+const LEASE: Duration = Duration::from_secs(30);
 
 /// Returns the store's URL.
 pub(crate) fn url(store: &Store) -> Result<&str, Failure> {
@@ -79,7 +82,36 @@ pub(crate) fn builder(store: &Store) -> Result<LockManagerBuilder, Failure> {
     let given = options
         .iter()
         .filter_map(|(name, value)| Some((name.into(), value.as_ref()?.into())));
-    Ok(Config::from_vars("LOCK_", others.chain(given))?.builder()?)
+    let mut builder = Config::from_vars("LOCK_", others.chain(given))?.builder()?;
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let longest = store.longest_lease.as_deref().and_then(time);
+    if let Some(longest) = longest
+        && set("LOCK_LEASE").is_none()
+    {
+        // No lock is taken for the default lease, but no manager is built with one that its quorum refuses.
+        let delay = set("LOCK_LOCK_DELAY").and_then(|delay| time(delay.to_str()?));
+        let lease = LEASE.min(longest.saturating_sub(delay.unwrap_or_default()));
+        // Otherwise the error tells of the delay.
+        if !lease.is_zero() {
+            builder = builder.default_lease(lease);
+        }
+    }
+    Ok(builder)
+}
+
+/// Reads a time as variables have it: `15`, `1500ms` or `1m30s`. Returns `None` for an empty text, and for what is not
+/// understood, which the settings refuse.
+fn time(text: &str) -> Option<Duration> {
+    let mut sum = None;
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let number = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let unit = rest[number..].find(|c: char| !c.is_ascii_alphabetic());
+        let (one, tail) = rest.split_at(unit.map_or(rest.len(), |unit| number + unit));
+        sum = Some(sum.unwrap_or(Duration::ZERO).checked_add(duration(one).ok()?)?);
+        rest = tail.trim_start();
+    }
+    sum
 }
 
 /// Returns the path that an option or its variable names. An empty one counts as not set, as for a service.

@@ -59,6 +59,22 @@ fn a_quorum_is_opened_by_force_only_and_by_the_settings_of_its_services() {
     assert!(errors(&no_quorum).contains("no quorum"), "{}", errors(&no_quorum));
 }
 
+#[test]
+fn a_quorum_with_a_short_longest_lease_needs_no_other_option() {
+    let masters = three_masters();
+    let at = |arguments: &[&str]| {
+        let longest = ["--longest-lease", "9s500ms"];
+        lockctl_at(&quorum_of(&masters), &[&longest, arguments].concat())
+    };
+    let opened = at(&["open-quorum", "--force"]);
+    assert_eq!(code(&opened), 0, "{}", errors(&opened));
+    let ran = at(&["run", "--key", "job", "--lease", "9s", "true"]);
+    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    let too_long = at(&["run", "--key", "job", "--lease", "30s", "true"]);
+    assert_eq!(code(&too_long), 64, "{}", errors(&too_long));
+    assert!(errors(&too_long).contains("longest"), "{}", errors(&too_long));
+}
+
 #[tokio::test]
 async fn a_command_goes_on_while_its_slot_moves_and_its_master_is_replaced() {
     let cluster = ClusterGroup::start_steady().await;
