@@ -4,6 +4,7 @@ mod permissions;
 mod questions;
 
 use lock_runtime::{ConfigError, Health, LockManager, ServerRole, ServerState};
+use redis::RedisError;
 use serde::Serialize;
 
 use crate::args::{Doctor, Store};
@@ -21,7 +22,7 @@ enum Verdict {
     Ok,
     /// Nothing to do for most.
     Info,
-    /// It could not be checked.
+    /// It could not be checked, since the server does not tell it, or not to this user.
     Skipped,
     Warning,
     Failed,
@@ -55,6 +56,24 @@ struct Findings {
 }
 
 impl Findings {
+    /// Tells that `what` was not checked, since the server has answered with an error, or not at all. `or` is what to do if
+    /// this user may not ask, or the server does not know the question.
+    fn unasked(
+        &mut self,
+        server: Option<&str>,
+        check: &'static str,
+        what: &str,
+        error: &RedisError,
+        or: &str,
+    ) -> Result<(), Failure> {
+        let (verdict, advice) = if is_not_to_be_asked(error) {
+            (Verdict::Skipped, or)
+        } else {
+            (Verdict::Failed, "mend that, and run `lockctl doctor` again")
+        };
+        self.add(server, check, verdict, &format!("{what}not checked: {error}; {advice}"))
+    }
+
     fn add(
         &mut self,
         server: Option<&str>,
@@ -77,6 +96,13 @@ impl Findings {
         }
         self.output.flush()
     }
+}
+
+/// Returns `true` if a user may not ask, or the server does not know the question.
+fn is_not_to_be_asked(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default().to_ascii_lowercase();
+    let is_unknown = ["unknown command", "unknown subcommand"];
+    error.code() == Some("NOPERM") || is_unknown.iter().any(|unknown| detail.starts_with(unknown))
 }
 
 pub(crate) fn doctor(store: &Store, options: &Doctor) -> Result<u8, Failure> {
@@ -149,7 +175,11 @@ fn state(findings: &mut Findings, health: &Health, server: &lock_runtime::Server
 async fn advice(findings: &mut Findings, locks: &LockManager) -> Result<(), Failure> {
     let advice = match locks.check_setup().await {
         Ok(advice) => advice,
-        Err(error) => return findings.add(None, "setup", Verdict::Skipped, &error.to_string()),
+        Err(error) => {
+            let is_passing = error.is_retryable();
+            let verdict = if is_passing { Verdict::Failed } else { Verdict::Skipped };
+            return findings.add(None, "setup", verdict, &format!("not checked: {error}"));
+        }
     };
     for sentence in advice.iter().filter(|sentence| !sentence.contains("maxmemory-policy")) {
         findings.add(None, "setup", Verdict::Warning, sentence)?;

@@ -1,7 +1,7 @@
 //! The commands that locks need: docs/operations.md, "Permissions".
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, FromRedisValue, Value, cmd};
+use redis::{Value, cmd};
 
 use crate::doctor::{Findings, Verdict};
 use crate::exit::Failure;
@@ -111,13 +111,11 @@ async fn missing(
     let commands = purposes.iter().flat_map(|purpose| purpose.commands);
     let names: Vec<&'static str> = commands.filter_map(|command| command.first().copied()).collect();
     question.arg(&names);
-    let answers = match ask::<Vec<Value>>(&question, connection).await {
+    let answers = match question.query_async::<Vec<Value>>(connection).await {
         Ok(answers) => answers,
-        Err(why) => {
-            let message = format!(
-                "not checked: {why}; allow `+command|info`, or see `rename-command` in the server's configuration"
-            );
-            findings.add(address, "commands", Verdict::Skipped, &message)?;
+        Err(error) => {
+            let or = "allow `+command|info`, or see `rename-command` in the server's configuration";
+            findings.unasked(address, "commands", "", &error, or)?;
             return Ok(Vec::new());
         }
     };
@@ -145,13 +143,11 @@ async fn permissions(
     missing: &[&str],
     connection: &mut MultiplexedConnection,
 ) -> Result<(), Failure> {
-    let user = match ask::<String>(cmd("ACL").arg("WHOAMI"), connection).await {
+    let user = match cmd("ACL").arg("WHOAMI").query_async::<String>(connection).await {
         Ok(user) => user,
-        Err(why) => {
-            let message = format!(
-                "not checked: {why}; allow `+acl|whoami +acl|dryrun` for this check, or compare with docs/operations.md"
-            );
-            return findings.add(address, "permissions", Verdict::Skipped, &message);
+        Err(error) => {
+            let or = "allow `+acl|whoami +acl|dryrun` for this check, or compare with docs/operations.md";
+            return findings.unasked(address, "permissions", "", &error, or);
         }
     };
     let place = format!("{prefix}lockctl-doctor");
@@ -167,14 +163,13 @@ async fn permissions(
             for word in *command {
                 question.arg(if ["K", "C"].contains(word) { &place } else { *word });
             }
-            match ask::<String>(&question, connection).await {
+            match question.query_async::<String>(connection).await {
                 Ok(answer) if answer == "OK" => {}
                 Ok(_) => denied.push(*name),
-                Err(why) => {
-                    let message = format!(
-                        "not checked: {why}; allow `+acl|dryrun` (from Redis 7.0 on) for this check, or compare with docs/operations.md"
-                    );
-                    return findings.add(address, "permissions", Verdict::Skipped, &message);
+                Err(error) => {
+                    let or =
+                        "allow `+acl|dryrun` (from Redis 7.0 on) for this check, or compare with docs/operations.md";
+                    return findings.unasked(address, "permissions", "", &error, or);
                 }
             }
         }
@@ -200,11 +195,4 @@ async fn permissions(
         findings.add(address, "permissions", verdict, &message)?;
     }
     Ok(())
-}
-
-async fn ask<T: FromRedisValue>(question: &Cmd, connection: &mut MultiplexedConnection) -> Result<T, String> {
-    question
-        .query_async(connection)
-        .await
-        .map_err(|error| error.to_string())
 }

@@ -34,8 +34,10 @@ pub(super) async fn ask(
     let mut connection = match connect(store, &server.address).await {
         Ok(connection) => connection,
         Err(why) => {
-            let message = format!("not checked, since lockctl's own connection failed: {why}");
-            return findings.add(address, "settings", Verdict::Skipped, &message);
+            let message = format!(
+                "not checked, since lockctl's own connection failed: {why}; mend that, and run `lockctl doctor` again"
+            );
+            return findings.add(address, "settings", Verdict::Failed, &message);
         }
     };
     match cmd("INFO").query_async::<String>(&mut connection).await {
@@ -46,10 +48,9 @@ pub(super) async fn ask(
             persistence(findings, address, &info)?;
         }
         Err(error) => {
-            let message = format!(
-                "version, role, memory and persistence are not checked: {error}; allow `+info`, or check them by hand"
-            );
-            findings.add(address, "settings", Verdict::Skipped, &message)?;
+            let what = "version, role, memory and persistence are ";
+            let or = "allow `+info`, or check them by hand";
+            findings.unasked(address, "settings", what, &error, or)?;
         }
     }
     clock(findings, address, &mut connection).await?;
@@ -240,8 +241,8 @@ async fn clock(
     let (seconds, microseconds) = match time {
         Ok(time) => time,
         Err(error) => {
-            let message = format!("not checked: {error}; allow `+time`, which fencing tokens need");
-            return findings.add(address, "clock", Verdict::Skipped, &message);
+            let or = "allow `+time`, which fencing tokens need";
+            return findings.unasked(address, "clock", "", &error, or);
         }
     };
     let server = Duration::from_secs(seconds) + Duration::from_micros(microseconds);
@@ -282,8 +283,8 @@ async fn votes(
             .and_then(opens)
             .map(|opens: u64| opens.saturating_sub(seconds * 1000 + microseconds / 1000)),
         Err(error) => {
-            let message = format!("not checked: {error}; allow `+time` and `+get`, which a quorum needs");
-            return findings.add(address, "votes", Verdict::Skipped, &message);
+            let or = "allow `+time` and `+get`, which a quorum needs";
+            return findings.unasked(address, "votes", "", &error, or);
         }
     };
     let message = match opens_in {

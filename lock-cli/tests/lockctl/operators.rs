@@ -323,6 +323,23 @@ fn the_doctor_asks_over_tls_and_each_master_of_a_quorum() {
 }
 
 #[test]
+fn the_doctor_is_not_content_with_a_server_that_it_could_not_ask() {
+    let is_asked_in_vain = (1..20).any(|clients| {
+        let server = Server::start();
+        server.cmd(&["CONFIG", "SET", "maxclients", &clients.to_string()]);
+        let output = lockctl(&server, &["doctor"]);
+        // The last connection is that for the questions.
+        let is_asked_in_vain = said(&output).contains("ok        connection") && said(&output).contains("not checked");
+        if is_asked_in_vain {
+            assert_eq!(code(&output), 1, "{}", said(&output));
+            assert!(!said(&output).contains("allow `+"), "{}", said(&output));
+        }
+        is_asked_in_vain
+    });
+    assert!(is_asked_in_vain);
+}
+
+#[test]
 fn the_doctor_says_what_is_wrong_and_what_to_do() {
     let server = Server::builder()
         .arg("maxmemory", "100mb")
