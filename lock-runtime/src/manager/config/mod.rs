@@ -427,6 +427,12 @@ mod tests {
             ("LOCK_REPONSE_TIMEOUT", "LOCK_RESPONSE_TIMEOUT"),
             ("LOCK_TTL", "LOCK_LEASE"),
             ("LOCK_TIMEOUT", "LOCK_WAIT"),
+            ("LOCK_DELAY", "LOCK_LOCK_DELAY"),
+            ("LOCK_WAIT_TIMEOUT", "LOCK_WAIT"),
+            ("LOCK_LEASE_SECONDS", "LOCK_LEASE"),
+            ("LOCK_HOLD", "LOCK_MAX_HOLD"),
+            ("LOCK_GRACE", "LOCK_SHUTDOWN_GRACE"),
+            ("LOCK_FENCE_TOKEN", "LOCK_FENCING"),
             ("LOCK_PASSWORD", "LOCK_PASSWORD_FILE"),
         ] {
             let problem = refused(&[(name, "s3cret")]);

@@ -100,19 +100,26 @@ pub(super) const OF_FEATURES: [(&str, &str); 4] = [
 ];
 
 /// Words of other libraries and of the attribute, each with the setting that it means.
-pub(super) const SYNONYMS: [(&str, &str); 18] = [
+pub(super) const SYNONYMS: [(&str, &str); 24] = [
     ("ttl", "lease"),
     ("expiry", "lease"),
     ("expire", "lease"),
     ("lease_time", "lease"),
     ("at_most_for", "lease"),
     ("default_lease", "lease"),
+    ("lease_seconds", "lease"),
     ("timeout", "wait"),
     ("max_wait", "wait"),
     ("wait_time", "wait"),
     ("default_wait", "wait"),
+    ("wait_timeout", "wait"),
+    // The prefix of a variable has a `LOCK_` of its own.
+    ("delay", "lock_delay"),
+    ("hold", "max_hold"),
     ("default_max_renewals", "max_renewals"),
     ("default_max_hold", "max_hold"),
+    ("grace", "shutdown_grace"),
+    ("fence_token", "fencing"),
     ("username", "url"),
     ("key_prefix", "prefix"),
     ("namespace", "prefix"),
