@@ -240,10 +240,12 @@ async fn a_server_that_refuses_the_password_is_told_once_and_when_it_is_over() {
     assert_eq!((over(), refusals().len()), (1, 1));
 }
 
-/// A store whose user may not be allowed to renew locks.
+/// A store that may refuse to renew locks.
 #[derive(Debug, Default)]
 struct NoRenewals {
     refuses: AtomicBool,
+    /// Refuses for another reason.
+    refuses_otherwise: AtomicBool,
 }
 
 impl LockStore for NoRenewals {
@@ -252,7 +254,9 @@ impl LockStore for NoRenewals {
     }
 
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
-        Box::pin(ready(if self.refuses.load(Ordering::SeqCst) {
+        Box::pin(ready(if self.refuses_otherwise.load(Ordering::SeqCst) {
+            Err(StoreError::permanent("one of two: NOREPLICAS Not enough replicas"))
+        } else if self.refuses.load(Ordering::SeqCst) {
             Err(StoreError::permanent("NOPERM"))
         } else {
             Ok(vec![Ownership::Owned; requests.len()])
@@ -352,6 +356,27 @@ async fn a_refusal_after_an_outage_that_no_renewal_has_ended_is_told_again() {
         held.release().await.unwrap();
         clock.jump(LONG);
     }
+}
+
+#[tokio::test]
+async fn each_cause_for_which_renewals_are_refused_in_one_outage_is_told_once() {
+    collect();
+    let store = Arc::new(NoRenewals::default());
+    let clock = JumpingClock::default();
+    let builder = LockManager::builder("refuses-otherwise").clock(clock.clone());
+    let locks = builder.store(Arc::<NoRenewals>::clone(&store)).build().unwrap();
+    let held = locks.lock("refused").lease(LONG).acquire().await.unwrap();
+    store.refuses.store(true, Ordering::SeqCst);
+    clock.until_renewal();
+    for (is_otherwise, told) in [(false, 1), (true, 2), (false, 2)] {
+        store.refuses_otherwise.store(is_otherwise, Ordering::SeqCst);
+        let failed = locks.stats().renewal_failures;
+        eventually("two refusals", || async { locks.stats().renewal_failures > failed + 1 }).await;
+        let all = logged("store", "refuses-otherwise");
+        assert_eq!(all.len(), told, "{all:?}");
+    }
+    assert!(logged("store", "refuses-otherwise")[1].1["error"].contains("NOREPLICAS"));
+    held.release().await.unwrap();
 }
 
 #[tokio::test]

@@ -130,14 +130,29 @@ impl Backend {
     }
 }
 
-/// The failures of renewals and checks at some lanes in one outage, logged once until the store answers again.
+/// The failures of renewals and checks at some lanes in one outage, each logged once until the store answers again.
 #[derive(Debug)]
 struct Failure {
     /// The time of the last one.
     at: Moment,
-    /// `true` if the store has refused renewals, or anything for a lasting reason, such as a command that its user
-    /// is not allowed. Otherwise it was not reached or did not answer, or refused a check for the moment.
-    is_refused: bool,
+    /// The codes with which the store has refused renewals, or anything for a lasting reason, such as a command that
+    /// its user is not allowed. Without one it was not reached or did not answer, or refused a check for the moment.
+    refusals: Vec<Box<str>>,
+}
+
+impl Failure {
+    fn is_refused(&self) -> bool {
+        !self.refusals.is_empty()
+    }
+}
+
+/// Returns the code of a server's refusal, such as `READONLY`: the first word in capitals. The rest of the text may differ
+/// from one renewal to the next. Empty if there is no code.
+fn code(error: &StoreError) -> Box<str> {
+    let cause = error.cause().to_string();
+    let mut words = cause.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let code = words.find(|word| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase()));
+    code.unwrap_or_default().into()
 }
 
 /// The time without a failure after which the next one is logged as that of another outage. The locks of the last
@@ -154,15 +169,25 @@ impl Backend {
         renews: bool,
         locks: impl FnOnce() -> usize,
     ) {
-        let is_refused = error.is_permanent() || renews && error.is_answer();
+        let refusal = (error.is_permanent() || renews && error.is_answer()).then(|| code(error));
+        let is_refused = refusal.is_some();
         let now = self.now();
         {
             let mut known = self.failing.lock();
-            let before = known.get(&lanes).filter(|last| now.since(last.at) < OUTAGE_IS_OVER);
-            let before = before.map(|last| last.is_refused);
-            let is_refused = is_refused || before == Some(true);
-            known.insert(lanes, Failure { at: now, is_refused });
-            if before == Some(is_refused) {
+            let before = known.remove(&lanes);
+            let before = before.filter(|last| now.since(last.at) < OUTAGE_IS_OVER);
+            let is_first = before.is_none();
+            let mut refusals = before.map(|last| last.refusals).unwrap_or_default();
+            let is_told = match refusal {
+                Some(code) if refusals.contains(&code) => true,
+                Some(code) => {
+                    refusals.push(code);
+                    false
+                }
+                None => !is_first,
+            };
+            known.insert(lanes, Failure { at: now, refusals });
+            if is_told {
                 return;
             }
         }
@@ -177,7 +202,7 @@ impl Backend {
     /// store that refuses renewals may permit checks. Must not be called while a lock is held.
     pub(super) fn has_answered(&self, lanes: &[Lane], has_renewed: bool) {
         let mut failing = self.failing.lock();
-        let before = failing.get(lanes).map(|last| last.is_refused);
+        let before = failing.get(lanes).map(Failure::is_refused);
         if before == Some(false) || has_renewed {
             failing.remove(lanes);
         }
