@@ -46,7 +46,7 @@ pub(crate) fn list(store: &Store, options: &List) -> Result<u8, Failure> {
 }
 
 /// Returns the failure of a list, whose error has the pattern in place of a key.
-fn unlisted(pattern: &str, error: LockError) -> Failure {
+pub(crate) fn unlisted(pattern: &str, error: LockError) -> Failure {
     let LockError::Store { source, .. } = error else {
         return error.into();
     };

@@ -1,8 +1,10 @@
 //! `lockctl open-quorum`: lets masters vote that may have forgotten votes.
 
+use lock_runtime::LockError;
+
 use crate::args::{OpenQuorum, Store};
 use crate::connect;
-use crate::exit::Failure;
+use crate::exit::{Failure, UNAVAILABLE};
 use crate::report::Output;
 
 /// The exit code if every master that answers votes already.
@@ -23,7 +25,7 @@ pub(crate) fn open_quorum(store: &Store, options: &OpenQuorum) -> Result<u8, Fai
                  will, and give `--force`. Without it they vote by themselves, once the longest lease is over",
             ));
         }
-        let opened = connect::for_operators(store)?.open_quorum().await?;
+        let opened = connect::for_operators(store)?.open_quorum().await.map_err(unopened)?;
         let mut output = Output::new();
         output.line(if opened {
             "masters that gave no votes vote from now on"
@@ -33,4 +35,12 @@ pub(crate) fn open_quorum(store: &Store, options: &OpenQuorum) -> Result<u8, Fai
         output.flush()?;
         Ok(if opened { 0 } else { WAS_OPEN })
     })
+}
+
+/// Returns the failure of an opening, whose error names no lock.
+fn unopened(error: LockError) -> Failure {
+    let LockError::Store { source, .. } = error else {
+        return error.into();
+    };
+    Failure::new(UNAVAILABLE, format!("the quorum cannot be opened: {source}"))
 }

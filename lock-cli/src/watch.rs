@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::args::{Store, Watch};
 use crate::connect;
 use crate::exit::Failure;
+use crate::list::unlisted;
 use crate::report::{Output, shown};
 use crate::warn;
 
@@ -56,7 +57,8 @@ pub(crate) fn watch(store: &Store, options: &Watch) -> Result<u8, Failure> {
         let locks = connect::for_operators(store)?;
         connect::to_answer(&locks).await?;
         let mut output = Output::new();
-        let mut before = look(&locks, &options.pattern).await?;
+        let unseen = |error| unseen(&options.pattern, error);
+        let mut before = look(&locks, &options.pattern).await.map_err(unseen)?;
         let time = timestamp(SystemTime::now());
         for info in before.values() {
             print_changes(&mut output, &time, None, info, options.json)?;
@@ -68,13 +70,13 @@ pub(crate) fn watch(store: &Store, options: &Watch) -> Result<u8, Failure> {
             let now = match look(&locks, &options.pattern).await {
                 Ok(now) => now,
                 Err(error) if error.is_retryable() => {
-                    if !is_out {
-                        warn(&format!("changes are not seen until the store answers: {error}"));
+                    if !std::mem::replace(&mut is_out, true) {
+                        let Failure { message, .. } = unseen(error);
+                        warn(&format!("changes are not seen until the store answers: {message}"));
                     }
-                    is_out = true;
                     continue;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(unseen(error)),
             };
             if std::mem::take(&mut is_out) {
                 warn("the store answers again");
@@ -99,10 +101,22 @@ pub(crate) fn watch(store: &Store, options: &Watch) -> Result<u8, Failure> {
     })
 }
 
+fn is_pattern(text: &str) -> bool {
+    text.contains(['*', '?', '[', '\\'])
+}
+
+/// Returns the failure of a look, whose error has a pattern in place of a key.
+fn unseen(pattern: &str, error: LockError) -> Failure {
+    if is_pattern(pattern) {
+        unlisted(pattern, error)
+    } else {
+        error.into()
+    }
+}
+
 /// Returns the locks that are watched and are not idle.
 async fn look(locks: &LockManager, pattern: &str) -> Result<Snapshot, LockError> {
-    let is_pattern = pattern.contains(['*', '?', '[', '\\']);
-    let found = if is_pattern {
+    let found = if is_pattern(pattern) {
         locks.list(pattern).await?
     } else {
         locks.inspect(pattern).await?.into_iter().collect()

@@ -175,11 +175,13 @@ fn a_user_who_may_not_list_locks_is_told_so() {
     let rights = ["~dist_lock:*", "resetchannels", "&dist_lock:*", "+@all", "-scan"];
     server.cmd(&[&["ACL", "SETUSER", "shop", "on", ">pw"], &rights[..]].concat());
     let url = server.url().replace("redis://", "redis://shop:pw@");
-    let listed = lockctl(&server, &["--url", &url, "ls", "many:*"]);
-    assert_eq!(code(&listed), 69, "{}", said(&listed));
-    let says = "the locks that match `many:*` cannot be listed: ";
-    assert!(errors(&listed).contains(says), "{}", errors(&listed));
-    assert!(errors(&listed).contains("scan"), "{}", errors(&listed));
+    for subcommand in ["ls", "watch"] {
+        let listed = lockctl(&server, &["--url", &url, subcommand, "many:*"]);
+        assert_eq!(code(&listed), 69, "{}", said(&listed));
+        let says = "the locks that match `many:*` cannot be listed: ";
+        assert!(errors(&listed).contains(says), "{}", errors(&listed));
+        assert!(errors(&listed).contains("scan"), "{}", errors(&listed));
+    }
 }
 
 fn watch(server: &Server, arguments: &[&str]) -> Child {

@@ -75,6 +75,18 @@ fn a_quorum_with_a_short_longest_lease_needs_no_other_option() {
     assert!(errors(&too_long).contains("longest"), "{}", errors(&too_long));
 }
 
+#[test]
+fn a_quorum_that_cannot_be_opened_is_told_without_a_lock() {
+    let masters = three_masters();
+    let url = quorum_of(&masters);
+    masters[0].kill();
+    masters[1].kill();
+    let opened = lockctl_at(&url, &["open-quorum", "--force"]);
+    assert_eq!(code(&opened), 69, "{}", said(&opened));
+    let told = errors(&opened);
+    assert!(told.starts_with("lockctl: the quorum cannot be opened: "), "{told}");
+}
+
 #[tokio::test]
 async fn a_command_goes_on_while_its_slot_moves_and_its_master_is_replaced() {
     let cluster = ClusterGroup::start_steady().await;
