@@ -240,12 +240,13 @@ async fn a_server_that_refuses_the_password_is_told_once_and_when_it_is_over() {
     assert_eq!((over(), refusals().len()), (1, 1));
 }
 
-/// A store that may refuse to renew locks.
+/// A store that may refuse to renew locks, and not answer a release.
 #[derive(Debug, Default)]
 struct NoRenewals {
     refuses: AtomicBool,
     /// Refuses for another reason.
     refuses_otherwise: AtomicBool,
+    releases_in_vain: AtomicBool,
 }
 
 impl LockStore for NoRenewals {
@@ -264,7 +265,11 @@ impl LockStore for NoRenewals {
     }
 
     fn release<'a>(&'a self, _: &'a ReleaseRequest<'a>) -> StoreFuture<'a, Ownership> {
-        Box::pin(ready(Ok(Ownership::Owned)))
+        Box::pin(ready(if self.releases_in_vain.load(Ordering::SeqCst) {
+            Err(StoreError::unknown("no answer"))
+        } else {
+            Ok(Ownership::Owned)
+        }))
     }
 
     fn fence<'a>(&'a self, _: &'a str, _: &'a HolderValue) -> StoreFuture<'a, Fence> {
@@ -377,6 +382,21 @@ async fn each_cause_for_which_renewals_are_refused_in_one_outage_is_told_once() 
     }
     assert!(logged("store", "refuses-otherwise")[1].1["error"].contains("NOREPLICAS"));
     held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_release_that_is_not_confirmed_is_told_without_doubt_of_the_calls_work() {
+    collect();
+    let store = Arc::new(NoRenewals::default());
+    store.releases_in_vain.store(true, Ordering::SeqCst);
+    let builder = LockManager::builder("releases-in-vain").store(Arc::<NoRenewals>::clone(&store));
+    let locks = builder.build().unwrap();
+    let done = locks.lock("unconfirmed").lease(LONG).run(async { 7 }).await;
+    assert_eq!(done.unwrap(), 7);
+    store.releases_in_vain.store(false, Ordering::SeqCst);
+    let told = logged("key", "unconfirmed");
+    assert_eq!((told.len(), told[0].0), (1, Level::WARN), "{told:?}");
+    assert_eq!(told[0].1["error"], "no answer; check the store and the network");
 }
 
 #[tokio::test]

@@ -502,20 +502,20 @@ fn outcome_of(held: &Hold, answer: Result<Ownership, StoreError>) -> Result<(), 
         Ok(Ownership::Owned) => return Ok(()),
         Ok(ownership) => held.end_cause().unwrap_or_else(|| held.found(&ownership)),
         Err(source) => {
-            let source = source.after_the_grant();
             metrics::release_failed(held.options.site);
             let (key, function) = (held.tenure.name(), held.options.site.function);
+            // The call may end well.
             tracing::warn!(
                 parent: &held.span,
                 key = &*key,
-                error = %source,
+                error = %source.clone().without_another_try(),
                 function,
                 "a release was not confirmed, and goes on in the background"
             );
             return Err(LockError::Store {
                 key,
                 began: true,
-                source,
+                source: source.after_the_grant(),
             });
         }
     };

@@ -1030,13 +1030,21 @@ impl StoreError {
     /// Takes back the advice to try again, since the work under the lock may have begun, and what the
     /// general advice says of an attempt to take it. The rest of the advice stays.
     pub(crate) fn after_the_grant(self) -> Self {
+        let error = self.without_another_try();
+        let advice = format!("{}; {LOOK_FIRST}", error.advice());
+        error.advise(advice)
+    }
+
+    /// Takes back the advice to try again, and what the general advice says of an attempt to take the lock. The rest
+    /// of the advice stays.
+    pub(crate) fn without_another_try(self) -> Self {
         let advice = match (&self.0.advice, self.0.permanent) {
             (None, false) => "check the store and the network",
             _ => self.advice(),
         };
         let again = [", then try again", ", and try again"];
         let again = again.iter().find_map(|again| advice.split_once(again));
-        let advice = format!("{}; {LOOK_FIRST}", again.map_or(advice, |(before, _)| before));
+        let advice = again.map_or(advice, |(before, _)| before).to_owned();
         self.advise(advice)
     }
 
