@@ -155,9 +155,9 @@ async fn permissions(
     for purpose in purposes {
         let mut denied = Vec::new();
         for command in purpose.commands {
-            let Some(name) = command.first().filter(|name| !missing.contains(name)) else {
+            if command.first().is_none_or(|name| missing.contains(name)) {
                 continue;
-            };
+            }
             let mut question = cmd("ACL");
             question.arg("DRYRUN").arg(&user);
             for word in *command {
@@ -165,7 +165,7 @@ async fn permissions(
             }
             match question.query_async::<String>(connection).await {
                 Ok(answer) if answer == "OK" => {}
-                Ok(_) => denied.push(*name),
+                Ok(_) => denied.push(name_of(command)),
                 Err(error) => {
                     let or =
                         "allow `+acl|dryrun` (from Redis 7.0 on) for this check, or compare with docs/operations.md";
@@ -195,4 +195,15 @@ async fn permissions(
         findings.add(address, "permissions", verdict, &message)?;
     }
     Ok(())
+}
+
+/// Returns a command's name as a permission has it, which is given for some subcommands alone.
+fn name_of(command: &[&str]) -> String {
+    match command {
+        [container @ ("CLIENT" | "CLUSTER"), subcommand, ..] => {
+            format!("{container}|{subcommand}").to_ascii_lowercase()
+        }
+        [name, ..] => (*name).to_owned(),
+        [] => String::new(),
+    }
 }

@@ -383,6 +383,9 @@ fn the_doctor_says_what_is_wrong_and_what_to_do() {
             "{text}"
         );
         assert!(text.contains("`dist_lock:lockctl-doctor`, which patterns"), "{text}");
+        server.cmd(&["ACL", "SETUSER", "shop", "-client|tracking"]);
+        let text = said(&lockctl(&server, &["--url", &url, "doctor"]));
+        assert!(text.contains("may not run client|tracking under"), "{text}");
     } else {
         assert!(text.contains("permissions: not checked"), "{text}");
     }
