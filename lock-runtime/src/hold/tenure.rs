@@ -259,6 +259,11 @@ impl Tenure {
         self.state.lock().end_cause
     }
 
+    /// Returns `true` once the lock is being released.
+    pub(super) fn is_being_released(&self) -> bool {
+        self.state.lock().over
+    }
+
     /// Ends the lock for the call that holds it, or for the one that gets it next. The first cause
     /// is kept.
     pub(crate) fn end_with(&self, cause: EndCause) {

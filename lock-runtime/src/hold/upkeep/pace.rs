@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use crate::error::EndCause;
 use crate::hold::backend::Backend;
+use crate::hold::tenure::Tenure;
 use crate::hold::upkeep::watchdog::Watchdog;
 use crate::host::{Clock, Host, Mutex, RuntimeId, Timer, TokioClock, contained};
 use crate::store::{LossHint, LossReceiver};
 
 /// The time for which a shutdown waits for the clean-up of acquires that the store did not answer.
 const UNANSWERED: Duration = Duration::from_millis(900);
+
+/// The interval at which a shutdown that has ended the locks looks whether it still has to wait.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The clock by which a manager's watchdog and waits run.
 #[derive(Debug)]
@@ -127,37 +131,44 @@ impl Pace {
         let are_asking = || manager.held.len() <= manager.stats.asking();
         let response = manager.access.response_timeout;
         let mut left = if are_asking() { response } else { grace };
+        let mut waited = Duration::ZERO;
         loop {
             let step = left.min(response);
             if released(step).await {
                 return;
             }
             left = left.saturating_sub(step);
+            waited = waited.saturating_add(step);
             if left.is_zero() || are_asking() {
                 break;
             }
         }
-        let are_asking = are_asking();
+        let now = manager.now();
         let watchdogs = self.watchdogs();
-        let latest = watchdogs
+        let ended = watchdogs
             .iter()
-            .filter_map(|watchdog| watchdog.end_all(manager, EndCause::Closed))
-            .max();
-        if are_asking && latest.is_none() {
-            return;
-        }
+            .flat_map(|watchdog| watchdog.end_all(manager, EndCause::Closed));
+        // Counted by the timer: the time of a manager's own clock may stand still.
+        let ends_at = |lock: Arc<Tenure>| (waited.saturating_add(lock.deadline().since(now)), lock);
+        let ended: Vec<_> = ended.map(ends_at).collect();
         // Bodies end at once. A guard that the user's code still keeps ends with its lease, which is
-        // no longer renewed.
-        let rest = latest.map_or(Duration::ZERO, |latest| latest.since(manager.now()));
-        manager
-            .access
-            .host
-            .timeout(
-                timer,
-                rest.saturating_add(manager.access.response_timeout),
-                manager.held.wait(),
-            )
-            .await;
+        // no longer renewed. The releases after that have one response time-out.
+        left = response;
+        loop {
+            let is_kept = ended
+                .iter()
+                .any(|(ends, lock)| waited < *ends && !lock.is_being_released());
+            // Calls that ask have that time as well, counted from the beginning.
+            if !is_kept && (left.is_zero() || waited >= response && are_asking()) {
+                return;
+            }
+            let step = if is_kept { LOOK_EVERY } else { left.min(LOOK_EVERY) };
+            if released(step).await {
+                return;
+            }
+            waited = waited.saturating_add(step);
+            left = if is_kept { response } else { left.saturating_sub(step) };
+        }
     }
 
     fn watchdogs(&self) -> Vec<Arc<Watchdog>> {

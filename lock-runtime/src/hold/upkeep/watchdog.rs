@@ -360,9 +360,8 @@ impl Watchdog {
         self.rearm(&mut schedule);
     }
 
-    /// Ends every lock of one manager for `cause`, and stops renewing them. Returns their
-    /// latest deadline.
-    pub(super) fn end_all(&self, manager: &Backend, cause: EndCause) -> Option<Moment> {
+    /// Ends every lock of one manager for `cause`, and stops renewing them. Returns these locks.
+    pub(super) fn end_all(&self, manager: &Backend, cause: EndCause) -> Vec<Arc<Tenure>> {
         let mut ended = Vec::new();
         let mut schedule = self.schedule();
         schedule.queue.retain(|_, held| {
@@ -380,7 +379,7 @@ impl Watchdog {
         for held in &ended {
             contained(|| held.end_with(cause));
         }
-        ended.iter().map(|held| held.deadline()).max()
+        ended
     }
 
     fn schedule(&self) -> MutexGuard<'_, Schedule> {

@@ -1,10 +1,12 @@
 //! Releases, and who gets the lock next.
 
+use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{HandoverLimits, LockManagerBuilder, LockRequest};
+use lock_runtime::{HandoverLimits, LockError, LockManagerBuilder, LockRequest};
 use lock_simulation::server::resp::Reply;
 use tokio::time::{Instant, sleep};
 
@@ -257,4 +259,38 @@ fn a_call_takes_what_was_left_free_if_it_cannot_wait_until_that_is_over() {
         }
         caller.spawn(held.release()).await.unwrap().unwrap();
     });
+}
+
+/// A body outlasts the grace period, which is 2 s. Beside it, the server is gone, or a call that waits in line is not polled any more, as one
+/// beside another branch of a `select!`: the shutdown waits for one response time-out more, and not for the 30 s of the lease.
+#[test]
+fn a_shutdown_ends_one_response_time_out_after_the_grace_period_though_a_body_outlasts_it() {
+    for is_dark in [true, false] {
+        play(move |world| async move {
+            let grace = Duration::from_secs(2);
+            let caller = world.process_with(0, |builder| builder.shutdown_grace(grace));
+            let lock = |key: &str| caller.locks.lock(key).lease(Duration::from_secs(30));
+            let body = caller.spawn(lock("stock").run(pending::<()>()));
+            world.at(ms(500)).await;
+            if is_dark {
+                world.network.darken(&world.server);
+            }
+            let (locks, waiting) = (caller.locks.clone(), lock("stock").acquire());
+            let down = caller.spawn(async move {
+                let mut waiting = pin!(waiting);
+                if !is_dark {
+                    tokio::select! {
+                        _ = &mut waiting => unreachable!("the body goes on"),
+                        () = sleep(ms(50)) => {}
+                    }
+                }
+                let began = Instant::now();
+                locks.shutdown().await;
+                began.elapsed()
+            });
+            let took = down.await.unwrap();
+            assert!(took <= grace + ms(1_200), "{took:?}, is_dark: {is_dark}");
+            assert!(matches!(body.await.unwrap(), Err(LockError::Closed { .. })));
+        });
+    }
 }
