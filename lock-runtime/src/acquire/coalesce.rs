@@ -26,7 +26,7 @@ use crate::acquire::shared::Shared;
 use crate::error::LockError;
 use crate::hold::call_tree::{self, Relation};
 use crate::hold::{Hold, LockOptions};
-use crate::host::{Moment, Mutex};
+use crate::host::{Moment, Mutex, contained};
 use crate::key::{self, CallSite, Keys, Names};
 use crate::stats::Event;
 use crate::store::LockMode;
@@ -488,7 +488,8 @@ impl Following {
 
 impl Drop for Following {
     fn drop(&mut self) {
-        let time = self.waited();
+        // A clock or a recorder of the user's that panics keeps this call neither in the flight nor among those that follow.
+        let time = contained(|| self.waited()).unwrap_or_default();
         if self.manager.host().is_forked() {
             self.manager.backend.stats.waited(None, time);
             self.manager.backend.stats.followed();
@@ -513,7 +514,7 @@ impl Drop for Following {
         };
         drop(inner);
         drop((turn, party, waited));
-        self.manager.backend.stats.waited(Some(self.site), time);
+        contained(|| self.manager.backend.stats.waited(Some(self.site), time));
         self.manager.backend.stats.followed();
     }
 }
@@ -766,6 +767,51 @@ mod tests {
         drop(leads(boarded(&manager)));
         assert!(manager.flights.inner().parties.is_empty());
         assert_eq!(copies, 0);
+        Ok(())
+    }
+
+    #[cfg(feature = "metrics")]
+    #[test]
+    fn one_that_has_left_counts_no_more_though_the_recorder_panics() -> Result<(), ConfigError> {
+        use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+        use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+
+        struct Panicking;
+
+        impl Recorder for Panicking {
+            fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+            fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+            fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+            fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+                Counter::noop()
+            }
+
+            fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+                resume_unwind(Box::new("the recorder is full"))
+            }
+
+            fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+                Histogram::noop()
+            }
+        }
+
+        let manager = manager()?;
+        let leader = leads(boarded(&manager));
+        let following = follows(boarded(&manager));
+        let leave = || catch_unwind(AssertUnwindSafe(|| drop(following)));
+        let left = metrics::with_local_recorder(&Panicking, leave);
+        manager.backend.stats.waits(CallSite::default());
+        assert_eq!(
+            manager.backend.stats.asking(),
+            1,
+            "one that follows no more counts as one"
+        );
+        assert!(left.is_ok(), "dropping the call has panicked");
+        drop(leader);
         Ok(())
     }
 }

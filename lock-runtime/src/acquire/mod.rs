@@ -31,7 +31,7 @@ use crate::hold::call_tree::{self, HeldLock, Relation};
 use crate::hold::guard::Guard;
 use crate::hold::upkeep::Watchdog;
 use crate::hold::{Grant, Hold, LockOptions, QueueHead};
-use crate::host::{self, Moment, Sleep, Timer};
+use crate::host::{self, Moment, Sleep, Timer, contained};
 use crate::key::{self, CallSite, Keys, Names};
 use crate::stats::{Event, metrics};
 use crate::store::holder::Holder;
@@ -491,7 +491,9 @@ impl Acquisition {
 impl Drop for Acquisition {
     fn drop(&mut self) {
         if self.waits {
-            self.end_wait(self.options.site, self.manager.now());
+            // A clock or a recorder of the user's may panic.
+            let now = contained(|| self.manager.now()).unwrap_or(self.start);
+            contained(|| self.end_wait(self.options.site, now));
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::hold::options::OnLost;
 use crate::hold::queue_head::QueueHead;
 use crate::hold::tasks::Tasks;
 use crate::hold::{Hold, outcome_of};
-use crate::host;
+use crate::host::{self, contained};
 use crate::store::{Ownership, Receipt, StoreError};
 
 /// The owner of a held lock inside the runtime. Dropping it releases the lock in the background.
@@ -261,15 +261,14 @@ impl Drop for Guard {
         if !(decided || self.held.drop_guard()) {
             return;
         }
+        // A recorder or a subscriber that panics must not keep the lock held: nobody would release it, and the watchdog
+        // would go on to renew it.
         if !self.held.has_ended() {
-            self.end("dropped");
+            contained(|| self.end("dropped"));
         }
         // The next call in line asks the store once the release is on its way.
-        let passed = if decided {
-            Err(self.held.leave_place())
-        } else {
-            self.pass()
-        };
+        let passed = if decided { None } else { contained(|| self.pass()) };
+        let passed = passed.unwrap_or_else(|| Err(self.held.leave_place()));
         if let Err(_place) = passed {
             self.held.tenure.forget();
             self.held.tenure.watchdog.release_later(&self.held);
@@ -433,7 +432,13 @@ impl std::fmt::Debug for LockGuard {
 mod tests {
     use std::error::Error;
     use std::future::ready;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
 
     use crate::error::LockError;
     use crate::store::{
@@ -487,6 +492,54 @@ mod tests {
             assert!(!text.contains("try again"), "{text}");
             assert!(text.contains("may have been carried out in part"), "{text}");
         }
+        Ok(())
+    }
+
+    /// A subscriber that panics at what a span is told, once it is to.
+    #[derive(Clone, Default)]
+    struct Panicking(Arc<AtomicBool>);
+
+    impl Subscriber for Panicking {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {
+            if self.0.load(Ordering::SeqCst) {
+                resume_unwind(Box::new("the log is full"));
+            }
+        }
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {}
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_subscriber_that_panics_does_not_keep_a_lock_held_whose_guard_is_dropped() -> Result<(), Box<dyn Error>> {
+        let subscriber = Panicking::default();
+        let _logging = tracing::subscriber::set_default(subscriber.clone());
+        let locks = LockManager::builder("memory://").build()?;
+        let guard = locks.lock("k").acquire().await?;
+        subscriber.0.store(true, Ordering::SeqCst);
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(guard)));
+        subscriber.0.store(false, Ordering::SeqCst);
+        locks
+            .lock("k")
+            .wait(Duration::from_secs(5))
+            .acquire()
+            .await?
+            .release()
+            .await?;
+        assert!(dropped.is_ok(), "dropping the guard has panicked");
         Ok(())
     }
 }
