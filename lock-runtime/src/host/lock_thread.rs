@@ -8,6 +8,8 @@ use std::io;
 use once_cell::sync::OnceCell;
 use tokio::runtime::Handle;
 
+use crate::host::sleep::note_wakers_of_tokio;
+
 /// The lock thread of a host.
 #[derive(Default)]
 pub(super) struct LockThread(OnceCell<Started>);
@@ -54,7 +56,12 @@ impl Started {
         let handle = runtime.handle().clone();
         std::thread::Builder::new()
             .name("lock-watchdog".to_owned())
-            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+            .spawn(move || {
+                drop(runtime.spawn(note_wakers_of_tokio()));
+                // The panic of a task is caught by the runtime. One in its driver, which wakes whoever awaits a timer or
+                // a socket, would leave a runtime without a driver, with which nothing can go on: see `Sleep`.
+                runtime.block_on(std::future::pending::<()>());
+            })?;
         Ok(Self { handle, guard })
     }
 
