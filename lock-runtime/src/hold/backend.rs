@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::hold::handover::HandoverLimits;
 use crate::hold::margins::Margins;
-use crate::host::{Host, Moment, Mutex};
+use crate::host::{Host, Moment, Mutex, contained};
 use crate::key;
 use crate::stats::Counters;
 use crate::store::access::Access;
@@ -53,7 +53,8 @@ impl Closed {
     pub(super) fn close(&self) {
         // Before the calls that wait for it are woken, and ask.
         self.is_closed.store(true, Ordering::SeqCst);
-        self.token.cancel();
+        // A waker of the user's that panics must not keep a shutdown from ending the locks.
+        contained(|| self.token.cancel());
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -229,4 +230,37 @@ fn number_of(host: &Host, store: &Arc<dyn LockStore>) -> u64 {
     let number = host.number();
     numbers.push((number, Arc::downgrade(store)));
     number
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::panic::resume_unwind;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Wake, Waker};
+
+    use crate::{LockError, LockManager};
+
+    /// That of an executor of the user's, which panics.
+    struct Panicking;
+
+    impl Wake for Panicking {
+        fn wake(self: Arc<Self>) {
+            resume_unwind(Box::new("this executor takes no more tasks"));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waker_that_panics_does_not_keep_a_shutdown_from_ending_the_locks() -> Result<(), Box<dyn Error>> {
+        let locks = LockManager::builder("memory://").build()?;
+        let body = tokio::spawn(locks.lock("k").run(std::future::pending::<()>()));
+        tokio::task::yield_now().await;
+        let mut waiting = pin!(locks.lock("k").acquire());
+        let waker = Waker::from(Arc::new(Panicking));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        locks.shutdown().await;
+        assert!(matches!(body.await?, Err(LockError::Closed { .. })));
+        Ok(())
+    }
 }
