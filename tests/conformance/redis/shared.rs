@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use lock_runtime::store::redis::RedisStore;
 use lock_runtime::store::{
-    AcquireAllRequest, Attempt, AttemptAll, Fence, HolderValue, LossHint, Ownership, QueueOutcome, Receipt,
+    AcquireAllRequest, Attempt, AttemptAll, ContentionSlot, Fence, HolderValue, LossHint, Ownership, QueueOutcome,
+    Receipt,
 };
 use lock_tests::{Flow, PATIENT, Proxy, Server, eventually};
 
@@ -428,4 +429,59 @@ async fn a_process_that_is_gone_is_passed_over_at_once() {
     assert_eq!(client.token("k").await, after);
     assert_eq!(server.ask::<usize>(&["ZCARD", "k"]), 3, "a holder, a tally, a token");
     assert!(!server.exists(queue));
+}
+
+/// Such as a list of scores, or the permits of another library: times in seconds, in ms, and some that are over.
+#[tokio::test]
+async fn a_sorted_set_of_another_program_is_an_error_and_never_touched() {
+    let place = OnServer::start();
+    let server = &place.0;
+    let content = || server.ask::<Vec<String>>(&["ZRANGE", "k", "0", "-1", "WITHSCORES"]);
+    for foreign in [
+        &["5", "ann", "7", "bob"][..],
+        &["1700000000", "ann"],
+        &["1700000000000", "r:ann"],
+        &["5", "#rust", "9", "ann"],
+        &["99999999999999", "r:ann"],
+    ] {
+        server.cmd(&[&["ZADD", "k"], foreign].concat());
+        let before = content();
+        for class in CLASSES {
+            let a = client(&place, class, "a");
+            for ask in [Ask::default(), FENCED] {
+                let error = a.try_acquire("k", ask).await.unwrap_err();
+                assert!(is_wrong_type(&error), "{class}: {error}");
+            }
+            for keep in [None, Some(LONG)] {
+                assert!(is_wrong_type(&a.try_release("k", keep).await.unwrap_err()));
+            }
+            assert!(is_wrong_type(&a.store.fence("k", &a.holder_value()).await.unwrap_err()));
+            let (receipt, contention) = (Receipt::default(), ContentionSlot::default());
+            let queued = a.queue("k", FENCED, &receipt, &contention).await;
+            assert!(matches!(queued, Ok(QueueOutcome::Unavailable)), "{class}: {queued:?}");
+            assert_eq!(a.acquire("other", LONG).await, GRANTED);
+            let batch = [a.request("k", Some(LONG)), a.request("other", Some(LONG))];
+            assert_eq!(
+                a.store.renew(&batch).await.unwrap(),
+                [Ownership::Foreign, Ownership::Owned]
+            );
+            assert_eq!(a.release("other").await, Ownership::Owned);
+            assert_eq!(content(), before, "{class}");
+        }
+        assert_eq!(server.time_left("k"), None);
+        server.cmd(&["DEL", "k"]);
+
+        // In the place of a lock that somebody waits for.
+        let (a, b) = (client(&place, "w", "a"), client(&place, "w", "b"));
+        assert_eq!(a.acquire("k", LONG).await, GRANTED);
+        let waiting = b.stand("k", Ask::default()).await;
+        assert!(waiting.waits());
+        server.cmd(&["MULTI"]);
+        server.cmd(&["DEL", "k"]);
+        server.cmd(&[&["ZADD", "k"], foreign].concat());
+        server.cmd(&["EXEC"]);
+        eventually("the waiter to be told", || async { !waiting.waits() }).await;
+        assert_eq!(content(), before);
+        server.cmd(&["DEL", "k", "%lock-shared:{k}"]);
+    }
 }

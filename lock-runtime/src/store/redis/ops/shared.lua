@@ -5,6 +5,7 @@
 -- - The member fence:<token>, scored 0, is the fencing token that all holders of an owner's lock
 -- share until the key is free.
 -- Without a holder there is no key. The key expires with the last lease.
+-- While there is a key, one tally at least is in it. A sorted set without any is another program's.
 
 local function class_of(value)
   return string.match(value, '^([^:]*):') or ''
@@ -65,8 +66,11 @@ local MOST_LATE = 100
 -- A score below this is a tally, and not a time in ms.
 local FIRST_TIME = 1e10
 
+-- The answer for a lock whose key is another program's.
+local NO_LOCK = {err = 'WRONGTYPE the key is a sorted set of another program'}
+
 -- Removes the holders whose lease is over. Returns the state of the lock: the number of holders of
--- each class, and their token.
+-- each class, and their token. Returns nil, and changes nothing, if the key is another program's.
 local function look(lock, now)
   local held = {lock = lock, now = now, counts = {}}
   local late = {}
@@ -77,15 +81,21 @@ local function look(lock, now)
   if held.more and tonumber(found[#found]) < FIRST_TIME then
     found = redis.call('ZRANGEBYSCORE', lock, '-inf', now, 'WITHSCORES')
   end
+  local is_lock = false
   for i = 1, #found, 2 do
     local member, score = found[i], tonumber(found[i + 1])
     if string.sub(member, 1, 1) == '#' then
-      held.counts[string.sub(member, 2)] = score
+      local class = string.sub(member, 2)
+      held.counts[class] = score
+      is_lock = is_lock or most_of(class) ~= nil
     elseif score == 0 then
       held.token = string.match(member, '^fence:(.*)$')
     else
       late[#late + 1] = member
     end
+  end
+  if not is_lock and (found[1] or redis.call('ZRANGE', lock, 0, 0)[1]) then
+    return nil
   end
   local changed = {}
   -- Counts towards the limit of one run, which may look at many locks.

@@ -11,9 +11,13 @@ for i = 1, locks do
     answers[i] = {err = 'ERR the run has reached its limit'}
   elseif not answers[i] then
     local held = look(lock, now)
-    serve(held, queue, ARGV[1])
-    answers[i] = enter(held, queue, KEYS[#KEYS], value, lease, fencing) or {0, first_to_end(held)}
-    settle(held)
+    if held then
+      serve(held, queue, ARGV[1])
+      answers[i] = enter(held, queue, KEYS[#KEYS], value, lease, fencing) or {0, first_to_end(held)}
+      settle(held)
+    else
+      answers[i] = NO_LOCK
+    end
   end
 end
 return answers

@@ -5,6 +5,9 @@
 local now = now_ms()
 local ends = redis.call('ZSCORE', KEYS[1], ARGV[1])
 local held = look(KEYS[1], now)
+if not held then
+  return NO_LOCK
+end
 local done = false
 if ends and tonumber(ends) > now then
   done = true

@@ -14,6 +14,9 @@ local function release(lock, queue, value, keep, member)
     return ends
   end
   local held = look(lock, now)
+  if not held then
+    return NO_LOCK
+  end
   local done = false
   if ends and tonumber(ends) > now then
     done = true

@@ -20,8 +20,10 @@ for i, lock in ipairs(KEYS) do
     verdicts[i] = 1
   else
     local held = look(lock, now)
-    settle(held)
-    verdicts[i] = is_admitted(held, class_of(value)) and 0 or -1
+    if held then
+      settle(held)
+    end
+    verdicts[i] = held and is_admitted(held, class_of(value)) and 0 or -1
   end
 end
 return verdicts

@@ -5,6 +5,9 @@
 -- Returns the token, or 1 without one, if granted, {0, a holder's value, the rest of the lease that
 -- ends first in ms} if queued.
 local held = look(KEYS[1], now_ms())
+if not held then
+  return NO_LOCK
+end
 serve(held, KEYS[2], ARGV[3])
 local granted = enter(held, KEYS[2], KEYS[3], ARGV[1], ARGV[2], string.match(ARGV[6], '^%d+:1:') ~= nil)
 local answer = granted or {0, first_to_end(held)}

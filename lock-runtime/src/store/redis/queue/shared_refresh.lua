@@ -4,8 +4,8 @@
 -- ARGV: the channels' prefix, the process, whether messages reach it as in `heard_of`, then for each
 -- lock the number of members that the process asks about, and these members.
 -- Returns for each lock {a holder's value or '', the rest of the lease that ends first in ms, then
--- for each member 2 (it holds the lock), 1 (it is in the queue) or 0, also if the key is of another
--- type}.
+-- for each member 2 (it holds the lock), 1 (it is in the queue) or 0, also if the key is another
+-- program's}.
 local now = now_ms()
 local answers = {}
 local at = 4
@@ -25,10 +25,9 @@ for i = 1, #KEYS, 2 do
     heard_of(queue, ARGV[2], now, ARGV[3])
   end
   local answer = {'', -1}
-  local held
   local is_other = type(redis.pcall('ZSCORE', lock, '')) == 'table'
-  if not is_other then
-    held = look(lock, now)
+  local held = not is_other and look(lock, now)
+  if held then
     serve(held, queue, ARGV[1], standing)
     answer = {first_to_end(held)}
   end
@@ -36,10 +35,10 @@ for i = 1, #KEYS, 2 do
     local member = ARGV[at + j]
     -- One of the members asked about may have got the lock.
     -- pcall: the queue is gone if all of them have.
-    if stood[j] and not is_other and type(redis.pcall('ZSCORE', queue, member)) == 'string' then
+    if stood[j] and held and type(redis.pcall('ZSCORE', queue, member)) == 'string' then
       answer[j + 2] = 1
     else
-      local holds = not is_other and redis.call('ZSCORE', lock, string.match(member, '^%d+:%d:%x+:(.*)$'))
+      local holds = held and redis.call('ZSCORE', lock, string.match(member, '^%d+:%d:%x+:(.*)$'))
       answer[j + 2] = holds and 2 or 0
     end
   end

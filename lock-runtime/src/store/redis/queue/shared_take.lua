@@ -4,6 +4,9 @@
 -- Returns the token, or 1 without one, if taken, {0, a holder's value or '', the rest of the lease
 -- that ends first in ms} if it was not handed over.
 local held = look(KEYS[1], now_ms())
+if not held then
+  return NO_LOCK
+end
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then
   local answer = {0, first_to_end(held)}
   settle(held)
