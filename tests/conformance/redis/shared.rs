@@ -485,3 +485,38 @@ async fn a_sorted_set_of_another_program_is_an_error_and_never_touched() {
         server.cmd(&["DEL", "k", "%lock-shared:{k}"]);
     }
 }
+
+/// One that somebody has added to a lock with a score that no holder has.
+#[tokio::test]
+async fn a_strange_score_in_one_lock_harms_no_lock() {
+    let place = OnServer::start();
+    let server = &place.0;
+    for strange in ["inf", "1e30", "99999999999999.5"] {
+        let (a, b) = (client(&place, "r", "a"), client(&place, "r", "b"));
+        for key in ["k", "other"] {
+            assert_eq!(a.acquire(key, LONG).await, GRANTED);
+        }
+        server.cmd(&["ZADD", "k", strange, "strange"]);
+        server.cmd(&["PERSIST", "k"]);
+        let batch = [a.request("k", Some(2 * LONG)), a.request("other", Some(2 * LONG))];
+        assert_eq!(
+            a.store.renew(&batch).await.unwrap(),
+            [Ownership::Owned, Ownership::Owned],
+            "{strange}"
+        );
+        assert!(is_about(server.time_left("other"), 2 * LONG));
+        assert!(server.time_left("k").is_some());
+        server.cmd(&["PERSIST", "k"]);
+        assert_eq!(b.acquire("k", LONG).await, GRANTED, "{strange}");
+        assert!(server.time_left("k").is_some());
+        server.cmd(&["PERSIST", "k"]);
+        // Not by the short way.
+        assert_eq!(b.acquire("k", LONG).await, GRANTED, "{strange}");
+        assert!(server.time_left("k").is_some());
+        for client in [&a, &b] {
+            assert_eq!(client.release("k").await, Ownership::Owned, "{strange}");
+        }
+        assert_eq!(a.release("other").await, Ownership::Owned);
+        assert!(server.keys().is_empty());
+    }
+}

@@ -156,7 +156,7 @@ local function expire_with_last(held)
   end
   local last = redis.call('ZRANGE', held.lock, -1, -1, 'WITHSCORES')[2]
   if last then
-    redis.call('PEXPIRE', held.lock, math.max(last - held.now, 1))
+    redis.call('PEXPIRE', held.lock, life_until(last, held.now))
   end
 end
 
@@ -243,7 +243,7 @@ local function enter(held, queue, counter, value, lease, fencing)
     expire_with_last(held)
   else
     put(held, value, ends, token)
-    redis.call('PEXPIRE', lock, math.max(last, ends) - held.now)
+    redis.call('PEXPIRE', lock, life_until(math.max(last, ends), held.now))
   end
   return token or 1
 end

@@ -40,7 +40,7 @@ for i = 1, locks do
       -- Takes the token first: if that fails, no lock is left behind.
       local granted = fencing and next_fence(KEYS[#KEYS], locks - i + 1) or 1
       redis.call('ZADD', lock, ends, value, count + 1, tally)
-      redis.call('PEXPIRE', lock, math.max(last, ends) - now)
+      redis.call('PEXPIRE', lock, count == 0 and ARGV[2 * i + 3] or life_until(math.max(last, ends), now))
       answers[i], granted_in[lock] = granted, true
     end
   end

@@ -47,7 +47,8 @@ for i = 1, #KEYS / 2 do
           if redis.call('ZREM', lock, value) == 1 then
             redis.call('ZADD', lock, found[2] - 1, '#' .. class)
             local last = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
-            redis.call('PEXPIRE', lock, math.max(last - now, 1))
+            -- pcall: it fails for a score that no holder has, and the key keeps its expiry.
+            redis.pcall('PEXPIRE', lock, math.max(last - now, 1))
             answers[i] = 0
           end
         end
