@@ -255,3 +255,50 @@ async fn a_connection_that_ends_while_it_is_checked_has_taken_nothing() {
         assert!(!error.is_permanent() && error.effect() == Effect::None, "{error:?}");
     }
 }
+
+/// Such as a user who may use some of the keys only, from a moment on.
+#[tokio::test]
+async fn a_lock_that_cannot_be_renewed_leaves_the_others_of_its_batch_alone() {
+    let place = OnServer::start();
+    let limit = |rules: &[&str]| {
+        place
+            .0
+            .cmd(&[&["ACL", "SETUSER", "limited", "on", ">secret", "&*", "+@all"], rules].concat());
+    };
+    limit(&["~*"]);
+    let url = place.0.url().replace("redis://", "redis://limited:secret@");
+    let store: Arc<dyn LockStore> = Arc::new(RedisStore::open(&url, "", PATIENT).unwrap());
+    let of = |value: &str| Client {
+        store: Arc::clone(&store),
+        value: value.to_owned(),
+        clock: place.clock(),
+    };
+    let (exclusive, reader) = (of("a"), of(&crate::suite::shared::value("r", "a")));
+    let keys: Vec<String> = (0..20).map(|nth| format!("k{nth}")).collect();
+    let mut batch = Vec::new();
+    for (nth, key) in keys.iter().enumerate() {
+        let client = if nth % 3 == 0 { &reader } else { &exclusive };
+        assert_eq!(client.acquire(key, LONG).await, GRANTED);
+        batch.push(client.request(key, Some(2 * LONG)));
+    }
+    // A reader's, and one of the others.
+    let denied = ["k7", "k12"];
+    let allowed = keys.iter().filter(|key| !denied.contains(&key.as_str()));
+    let allowed: Vec<String> = allowed.map(|key| format!("~{key}")).collect();
+    let rules: Vec<&str> = ["resetkeys"]
+        .into_iter()
+        .chain(allowed.iter().map(String::as_str))
+        .collect();
+    limit(&rules);
+    let verdicts = store.renew_each(&batch).await.unwrap();
+    for (key, verdict) in keys.iter().zip(verdicts) {
+        let is_denied = denied.contains(&key.as_str());
+        assert_eq!(verdict, (!is_denied).then_some(Ownership::Owned), "{key}");
+        let lease = if is_denied { LONG } else { 2 * LONG };
+        assert!(is_about(place.0.time_left(key), lease), "{key}");
+    }
+    // With no verdict at all, the reason.
+    limit(&["resetkeys"]);
+    let error = store.renew_each(&batch).await.unwrap_err();
+    assert!(error.is_permanent(), "{error}");
+}

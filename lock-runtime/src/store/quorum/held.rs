@@ -12,7 +12,7 @@ use crate::store::{
     RenewRequest, StoreError,
 };
 
-type Verdicts = Result<Vec<Ownership>, StoreError>;
+type Verdicts = Result<Vec<Option<Ownership>>, StoreError>;
 
 /// The verdicts of the masters on one lock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,7 +95,7 @@ impl Round {
             });
             let of_master: Vec<_> = of_master.collect();
             let master = Arc::clone(master);
-            under_way.add(at, async move { master.access.store.renew(&of_master).await });
+            under_way.add(at, async move { master.access.store.renew_each(&of_master).await });
         }
         Self {
             quorum: Arc::clone(quorum),
@@ -128,6 +128,7 @@ impl Round {
             Err(error) => return self.quorum.has_failed(at, &error),
         };
         for (nth, (verdict, ownership)) in self.verdicts.iter_mut().zip(&verdicts).enumerate() {
+            let Some(ownership) = ownership else { continue };
             verdict.add(ownership);
             if *ownership == Ownership::Gone {
                 self.gone.push((at, nth));

@@ -39,6 +39,7 @@ use connection::{Board, ConnectionSlot, CurrentMaster, Endpoint, Mark, Purpose, 
 use keyspace::Keyspace;
 #[cfg(feature = "legacy-setnx")]
 pub use legacy::LegacySetnxStore;
+use ops::apart::{known, renew_apart};
 use queue::Queue;
 use replicas::Replicas;
 use sentinel::{SentinelUrl, Sentinels};
@@ -239,6 +240,10 @@ impl LockStore for RedisStore {
             return Box::pin(self.renew_mixed(requests));
         }
         Box::pin(self.renew_by(&scripts::RENEW, requests))
+    }
+
+    fn renew_each<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Option<Ownership>>> {
+        Box::pin(async move { known(renew_apart(requests, &|some| self.renew(some)).await) })
     }
 
     fn wait_for_replicas<'a>(&'a self, requests: &'a [RenewRequest], replicas: u32) -> StoreFuture<'a, Replicated> {

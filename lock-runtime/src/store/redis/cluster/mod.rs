@@ -32,6 +32,7 @@ use super::TimeOuts;
 use super::connection::Way;
 use super::connection::failure::{Address, Redirect, redirect};
 use super::keyspace::Keyspace;
+use super::ops::apart::{known, renew_apart};
 use super::{RedisSettings, RedisStore, SKEW};
 use crate::host::Host;
 use crate::key::KeyProblem;
@@ -437,14 +438,14 @@ impl ClusterStore {
         // slot moves, the answer to one of the two says nothing of where the keys of the other are.
         let group = |request: &RenewRequest| (slot_of(&request.key), request.value.is_shared());
         let groups = Self::grouped(requests, group);
-        let answers = join_all(groups.iter().map(|(_, requests)| self.renew_in_slot(requests))).await;
-        let mut verdicts = vec![Ok(Ownership::Owned); requests.len()];
-        for ((places, _), answer) in groups.iter().zip(answers) {
-            for (nth, place) in places.iter().enumerate() {
+        let ask = |requests| -> StoreFuture<'_, _> { Box::pin(self.renew_in_slot(requests)) };
+        let answers = join_all(groups.iter().map(|(_, requests)| renew_apart(requests, &ask))).await;
+        let unexpected = || Err(StoreError::unknown("the store gave a wrong number of verdicts"));
+        let mut verdicts: Vec<_> = requests.iter().map(|_| unexpected()).collect();
+        for ((places, _), answers) in groups.iter().zip(answers) {
+            for (place, answer) in places.iter().zip(answers) {
                 if let Some(verdict) = verdicts.get_mut(*place) {
-                    let unexpected = || StoreError::unknown("the store gave a wrong number of verdicts");
-                    let of_all = answer.as_ref().map_err(Clone::clone);
-                    *verdict = of_all.and_then(|all| all.get(nth).cloned().ok_or_else(unexpected));
+                    *verdict = answer;
                 }
             }
         }
@@ -547,16 +548,7 @@ impl LockStore for ClusterStore {
     }
 
     fn renew_each<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Option<Ownership>>> {
-        Box::pin(async move {
-            let verdicts = self.renew_all(requests).await;
-            // If there is no verdict on any lock, the call gets the reason.
-            if let Some(Err(error)) = verdicts.first()
-                && verdicts.iter().all(Result::is_err)
-            {
-                return Err(error.clone());
-            }
-            Ok(verdicts.into_iter().map(Result::ok).collect())
-        })
+        Box::pin(async move { known(self.renew_all(requests).await) })
     }
 
     fn wait_for_replicas<'a>(&'a self, requests: &'a [RenewRequest], replicas: u32) -> StoreFuture<'a, Replicated> {

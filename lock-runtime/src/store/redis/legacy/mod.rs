@@ -13,6 +13,7 @@ use crate::store::health::ServerHealth;
 use crate::store::info::LockInfo;
 use crate::store::redis::RedisStore;
 use crate::store::redis::connection::eval;
+use crate::store::redis::ops::apart::{known, renew_apart};
 use crate::store::redis::ops::inspect::{BATCH, held, look, one, scan, taken_away};
 use crate::store::redis::reply::{self, millis, token_or_verdict, verdict};
 use crate::store::redis::scripts::{LockScript, NEXT_FENCE};
@@ -208,6 +209,10 @@ impl LockStore for LegacySetnxStore {
 
     fn renew<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Ownership>> {
         Box::pin(self.renew_all(requests))
+    }
+
+    fn renew_each<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Option<Ownership>>> {
+        Box::pin(async move { known(renew_apart(requests, &|some| self.renew(some)).await) })
     }
 
     fn health(&self) -> Option<watch::Receiver<Vec<ServerHealth>>> {
