@@ -302,3 +302,25 @@ async fn a_lock_that_cannot_be_renewed_leaves_the_others_of_its_batch_alone() {
     let error = store.renew_each(&batch).await.unwrap_err();
     assert!(error.is_permanent(), "{error}");
 }
+
+/// Somebody who may write the queues may write any score.
+#[tokio::test]
+async fn an_endless_score_in_a_queue_keeps_nobody_waiting() {
+    let place = OnServer::start();
+    let shared = |name| crate::suite::shared::value("w", name);
+    for (queue, a, b) in [
+        ("%lock-queue:{k}", "a".to_owned(), "b".to_owned()),
+        ("%lock-shared:{k}", shared("a"), shared("b")),
+    ] {
+        let (a, b) = (place.client(&a), place.client(&b));
+        for score in ["-inf", "inf"] {
+            assert_eq!(a.acquire("k", LONG).await, GRANTED);
+            let waiting = b.stand("k", Ask::default()).await;
+            place.0.cmd(&["ZADD", queue, score, "forged"]);
+            assert_eq!(a.release("k").await, Ownership::Owned);
+            waiting.claim().await;
+            assert_eq!(b.release("k").await, Ownership::Owned);
+            place.0.cmd(&["DEL", queue]);
+        }
+    }
+}

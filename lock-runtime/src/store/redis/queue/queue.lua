@@ -70,7 +70,9 @@ local function newest_sign(queue)
   end
   local ahead = redis.call('ZRANGEBYSCORE', queue, '-inf', string.format('(%.0f', present), 'WITHSCORES', 'LIMIT', 0, 1000)
   for i = 1, #ahead, 2 do
-    redis.call('ZADD', queue, present + ahead[i + 1] % 1, ahead[i])
+    local mark = ahead[i + 1] % 1
+    -- The rest of an endless score is no number, not even equal to itself. No process has such a score.
+    redis.call('ZADD', queue, present + (mark == mark and mark or 0), ahead[i])
   end
   return present
 end
