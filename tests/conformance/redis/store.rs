@@ -324,3 +324,18 @@ async fn an_endless_score_in_a_queue_keeps_nobody_waiting() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_counter_of_another_type_is_named_and_no_lock_is_left() {
+    let place = OnServer::start();
+    place.0.cmd(&["RPUSH", "%lock-fence", "somebody"]);
+    for value in ["a".to_owned(), crate::suite::shared::value("w", "a")] {
+        let a = place.client(&value);
+        let error = a.try_acquire("k", FENCED).await.unwrap_err();
+        assert!(
+            error.is_permanent() && error.to_string().contains("%lock-fence"),
+            "{error}"
+        );
+        assert_eq!(place.0.keys(), ["%lock-fence"]);
+    }
+}

@@ -10,7 +10,15 @@ local function next_fence(counter, needed)
     reserved, left = reserved + 1, left - 1
     return string.format('%.0f', reserved)
   end
-  local last = redis.call('INCR', counter)
+  local last = redis.pcall('INCR', counter)
+  if type(last) == 'table' then
+    if string.find(last.err, 'WRONGTYPE', 1, true) then
+      local text = 'ERR the fencing counter `' .. counter .. '` holds data of another program'
+      error(redis.REDIS_VERSION_NUM and {err = text} or text, 0)
+    end
+    -- Fails in the same way.
+    last = redis.call('INCR', counter)
+  end
   local time = redis.call('TIME')
   local micros = time[1] * 1000000 + time[2]
   -- The digits of the time side by side, which takes half as long as to format it.
