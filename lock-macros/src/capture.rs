@@ -239,13 +239,16 @@ impl Parameters {
         typed
     }
 
-    /// Returns the parameter that a statement such as `let PATTERN = { let __arg1 = __arg1; __arg1
-    /// };` moves.
+    /// Returns the parameter that a statement of `#[async_trait]` moves: `let amount = amount;`, or
+    /// `let PATTERN = { let __arg1 = __arg1; __arg1 };`.
     fn taken_by(&self, local: &Local) -> Option<&Name> {
         let source = last_ident(&local.init.as_ref()?.expr)?;
-        self.names
+        let argument = self
+            .names
             .iter()
-            .find(|name| matches!(name.origin, Origin::Parameter) && name.ident == *source)
+            .find(|name| matches!(name.origin, Origin::Parameter) && name.ident == *source)?;
+        // A parameter that the user has named is taken apart by the user, in the body.
+        (is_whole(&local.pat) || !argument.is_users()).then_some(argument)
     }
 
     pub(crate) fn find(&self, ident: &Ident) -> Option<&Name> {
@@ -375,6 +378,11 @@ impl Name {
     pub(crate) fn is_users(&self) -> bool {
         !self.ident.to_string().starts_with("__")
     }
+}
+
+/// Returns `true` for a pattern that is only a name.
+fn is_whole(pattern: &Pat) -> bool {
+    matches!(pattern, Pat::Ident(pattern) if pattern.subpat.is_none())
 }
 
 fn plain(ident: Ident) -> Pat {
@@ -547,7 +555,7 @@ struct Patterns<'a> {
 impl<'ast> Visit<'ast> for Patterns<'_> {
     fn visit_local(&mut self, local: &'ast Local) {
         if let Some(argument) = self.parameters.taken_by(local)
-            && !matches!(&local.pat, Pat::Ident(pattern) if pattern.subpat.is_none())
+            && !is_whole(&local.pat)
         {
             let origin = Origin::Pattern {
                 argument: argument.ident.clone(),

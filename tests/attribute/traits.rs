@@ -179,3 +179,41 @@ async fn a_local_async_trait_method_is_locked() {
     start().await;
     assert_eq!(store().call(std::rc::Rc::new(6)).await.unwrap(), "local trait:6");
 }
+
+struct Order {
+    id: u64,
+    total: u64,
+}
+
+#[async_trait]
+trait Shadowing {
+    async fn pay(&self, id: u64, order: Order) -> Shop<String>;
+
+    async fn find(&self, item: u64, hint: Option<u64>) -> Shop<String>;
+}
+
+#[async_trait]
+impl Shadowing for Store {
+    #[distributed_lock(key = "account:<id>")]
+    async fn pay(&self, id: u64, order: Order) -> Shop<String> {
+        let Order { id, total } = order;
+        Ok(format!("{} {id} {total}", locked_key().await))
+    }
+
+    #[distributed_lock(key = "found:<item>")]
+    async fn find(&self, item: u64, hint: Option<u64>) -> Shop<String> {
+        let Some(item) = hint else {
+            return Err(ShopError::SoldOut);
+        };
+        Ok(format!("{} {item}", locked_key().await))
+    }
+}
+
+#[tokio::test]
+async fn what_the_body_takes_apart_is_no_parameter() {
+    start().await;
+    let order = Order { id: 8, total: 9 };
+    assert_eq!(store().pay(7, order).await.unwrap(), "account:7 8 9");
+    assert_eq!(store().find(7, Some(8)).await.unwrap(), "found:7 8");
+    assert!(matches!(store().find(7, None).await, Err(ShopError::SoldOut)));
+}
