@@ -477,6 +477,31 @@ async fn calls_that_are_not_the_same_function_with_the_same_key_run_themselves()
     assert_eq!(leader.await.unwrap(), 6);
 }
 
+/// What the body returns is said by a value of the caller's, of any type.
+#[distributed_lock(key = "said", coalesce, manager = stage.locks)]
+async fn said<F: Fn() -> u32>(stage: &Stage, value: F) -> Report {
+    stage.run().await;
+    Ok(value())
+}
+
+#[tokio::test(start_paused = true)]
+async fn types_with_the_same_name_are_not_the_same_function() {
+    let stage = Stage::new();
+    let seven = || 7;
+    let (mut first, mut second, mut third) = (
+        pin!(said(&stage, seven)),
+        pin!(said(&stage, || 8)),
+        pin!(said(&stage, seven)),
+    );
+    has_begun(&stage, first.as_mut()).await;
+    has_come(second.as_mut()).await;
+    has_come(third.as_mut()).await;
+    stage.end.add_permits(2);
+    let (first, second, third) = tokio::join!(first, second, third);
+    assert_eq!([first.unwrap(), second.unwrap(), third.unwrap()], [7, 8, 7]);
+    assert_eq!(stage.runs(), 2);
+}
+
 #[distributed_lock(key = "small", coalesce, manager = stage.locks)]
 async fn small(stage: &Stage) -> Report {
     // What may go to another thread, and not be seen by two.

@@ -52,6 +52,26 @@ pub(super) struct Function {
     pub(super) item: TypeId,
     /// The type name of its body, which distinguishes generic parameters and implementing types.
     pub(super) body: &'static str,
+    /// The address of the body's code, if the body is generic: the types of several closures have
+    /// one name, as have items of several blocks and of several versions of a crate. The compiler
+    /// may merge the code of two bodies only if both do the same. It may also write the code of one
+    /// body once for each crate that calls it; those calls do not coalesce.
+    pub(super) code: Option<usize>,
+}
+
+impl Function {
+    /// Returns the function that contains an item of the type `I`, and whose body has the type `F`.
+    pub(super) fn of<F: Future, I: 'static>() -> Self {
+        let body = std::any::type_name::<F>();
+        // The item alone identifies a function without generic parameters, also across crates. Some
+        // other names have angle brackets too, such as those of trait methods.
+        let is_generic = body.contains('<');
+        Self {
+            item: TypeId::of::<I>(),
+            body,
+            code: is_generic.then(|| (F::poll as *const ()).addr()),
+        }
+    }
 }
 
 /// The flights of one manager.
@@ -541,6 +561,7 @@ mod tests {
             function: Function {
                 item: TypeId::of::<()>(),
                 body: "",
+                code: None,
             },
             result: TypeId::of::<u32>(),
         }

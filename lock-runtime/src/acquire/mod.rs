@@ -11,7 +11,6 @@ mod offer;
 mod shared;
 mod unconfirmed;
 
-use std::any::TypeId;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,10 +86,7 @@ where
     F: Future,
     F::Output: Clone + Send + Sync + 'static,
 {
-    let function = Function {
-        item: TypeId::of::<I>(),
-        body: std::any::type_name::<F>(),
-    };
+    let function = Function::of::<F, I>();
     let joined = coalesce::join::<F::Output>(&manager, &names, &mut options, function).await;
     let leader = match joined.map_err(Err)? {
         Joined::Leads(leader) => Some(Box::new(leader)),
