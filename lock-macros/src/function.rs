@@ -5,12 +5,14 @@ use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::{Parse, ParseStream, Parser};
 use syn::punctuated::Punctuated;
+use syn::visit::{self, Visit};
 use syn::visit_mut::VisitMut;
 use syn::{
-    Attribute, Expr, ExprAsync, GenericArgument, Item, PathArguments, PathSegment, ReturnType, Signature, Stmt, Token,
-    Type, TypeParamBound, Visibility,
+    Attribute, Expr, ExprAsync, ExprClosure, ExprReturn, GenericArgument, Ident, Item, PathArguments, PathSegment,
+    ReturnType, Signature, Stmt, Token, Type, TypeParamBound, Visibility,
 };
 
+use crate::errors::Errors;
 use crate::fragments::{self, Ungroup};
 
 /// A function with its body as unparsed tokens, so that completion in editors works in a body that
@@ -217,6 +219,41 @@ impl Function {
             _ => None,
         }
     }
+}
+
+impl Boxed {
+    /// Reports each `return` with which the function ends before it makes the future that takes the
+    /// lock.
+    pub(crate) fn check_returns(&self, function: &Ident, errors: &mut Errors) {
+        let mut returns = Returns { function, errors };
+        for statement in &self.before {
+            returns.visit_stmt(statement);
+        }
+    }
+}
+
+/// Reports the `return` expressions of a function.
+struct Returns<'a> {
+    function: &'a Ident,
+    errors: &'a mut Errors,
+}
+
+impl<'ast> Visit<'ast> for Returns<'_> {
+    fn visit_expr_return(&mut self, expr: &'ast ExprReturn) {
+        let message = format!(
+            "this `return` would leave `{}` without the lock: move it into the `async move` block",
+            self.function
+        );
+        self.errors.on(expr.return_token, message);
+        visit::visit_expr_return(self, expr);
+    }
+
+    // A `return` in one of these does not leave the function.
+    fn visit_expr_closure(&mut self, _: &'ast ExprClosure) {}
+
+    fn visit_expr_async(&mut self, _: &'ast ExprAsync) {}
+
+    fn visit_item(&mut self, _: &'ast Item) {}
 }
 
 /// Returns `true` for `Box::pin`.

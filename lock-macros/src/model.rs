@@ -107,6 +107,9 @@ impl Model {
             return Err(errors.into_result().err());
         };
         let sig = &function.sig;
+        if let Form::Boxed(boxed) = &form {
+            boxed.check_returns(&sig.ident, &mut errors);
+        }
         let (mut parameters, output) = match &form {
             Form::Async => (Parameters::of_async(sig, &function.attrs), returns::output(&sig.output)),
             Form::Boxed(boxed) => (Parameters::of_boxed(sig, &boxed.future.block), Some(&boxed.output)),
