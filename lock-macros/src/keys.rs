@@ -4,12 +4,13 @@ use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::ParseStream;
 use syn::punctuated::Punctuated;
-use syn::{Expr, ExprLit, Ident, Lit, LitStr, Macro, Token};
+use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr, Macro, Token};
 
 use crate::args::{self, Args};
 use crate::errors::Errors;
 use crate::format::Format;
 use crate::fragments;
+use crate::model::is_constant;
 use crate::suggest;
 use crate::template::{Makes, Part, Template};
 
@@ -173,6 +174,12 @@ fn several(args: &Args, errors: &mut Errors) -> Vec<Template> {
             lit: Lit::Str(text), ..
         }) = element
         else {
+            if let Expr::Path(path) = element
+                && names_a_constant(path)
+            {
+                errors.on(element, in_a_constant("keys"));
+                continue;
+            }
             errors.on(
                 element,
                 format!(
@@ -226,6 +233,7 @@ pub(crate) fn unquoted(name: &str, value: &Expr) -> String {
                 ),
             };
         }
+        Expr::Path(path) if names_a_constant(path) => return in_a_constant(name),
         _ => {}
     }
     let example = match value {
@@ -234,6 +242,19 @@ pub(crate) fn unquoted(name: &str, value: &Expr) -> String {
     };
     let example = example.unwrap_or_else(|| args::usage(name).to_owned());
     format!("`{name}` takes a template in quotes: write `{example}`")
+}
+
+fn names_a_constant(path: &ExprPath) -> bool {
+    let last = path.path.segments.last();
+    last.is_some_and(|last| is_constant(&last.ident))
+}
+
+/// Returns the message for a constant, which may contain a template.
+fn in_a_constant(name: &str) -> String {
+    format!(
+        "a template is read from the attribute itself, not from a constant: write it here in quotes, such as `{}`",
+        args::usage(name)
+    )
 }
 
 /// Returns a template that inserts `value`, if `value` is a name, a field, or a string that a macro

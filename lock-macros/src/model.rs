@@ -711,7 +711,7 @@ fn capitalised(text: &str) -> String {
 }
 
 /// Returns `true` for names such as `REGION`, which Rust's naming rules reserve for constants.
-fn is_constant(name: &Ident) -> bool {
+pub(crate) fn is_constant(name: &Ident) -> bool {
     let name = name.to_string();
     name.contains(|c: char| c.is_uppercase()) && !name.contains(|c: char| c.is_lowercase())
 }
