@@ -23,29 +23,33 @@ pub(crate) fn renamed() -> Option<String> {
 fn renamed_at(folder: &Path, read: impl Fn(&Path) -> Option<String>) -> Option<String> {
     let text = read(folder)?;
     let manifest = Manifest::of(&text);
-    if manifest.dependencies.iter().any(|(name, _)| *name == PACKAGE) {
-        return None;
-    }
+    let root = || workspace(folder, &manifest, &read);
+    // The library sees only its own dependencies; its tests see them as well.
+    let name = named_in(&manifest.dependencies, &text, root).or_else(|| named_in(&manifest.others, &text, root))?;
+    (name != PACKAGE).then(|| name.replace('-', "_"))
+}
+
+/// Returns the name that `dependencies` give the runtime. `text` is the Cargo.toml that they stand
+/// in, and `root` reads the one of its workspace.
+fn named_in(dependencies: &[(&str, Says)], text: &str, root: impl Fn() -> Option<String>) -> Option<String> {
     let names = |says| {
-        let dependencies = manifest.dependencies.iter();
-        dependencies
-            .filter(move |(_, said)| *said == says)
-            .map(|(name, _)| *name)
+        let said = dependencies.iter().filter(move |(_, said)| *said == says);
+        said.map(|(name, _)| (*name).to_owned())
     };
-    let identifier = |name: &str| name.replace('-', "_");
-    if let Some(name) = names(Says::Runtime).next() {
-        return Some(identifier(name));
+    let has = |package| dependencies.iter().any(|(name, _)| *name == package);
+    if has(PACKAGE) {
+        return Some(PACKAGE.to_owned());
     }
-    if manifest.dependencies.iter().any(|(name, _)| *name == FACADE) {
-        return Some(identifier(FACADE));
+    if let Some(name) = names(Says::Runtime).next() {
+        return Some(name);
+    }
+    if has(FACADE) {
+        return Some(FACADE.to_owned());
     }
     names(Says::Inherited).next()?;
-    let root = workspace(folder, &manifest, &read);
-    let shared = Manifest::of(root.as_deref().unwrap_or(&text)).shared;
-    let mut inherited = names(Says::Inherited);
-    inherited
-        .find(|name| shared.contains(&(*name, Says::Runtime)))
-        .map(identifier)
+    let root = root();
+    let shared = Manifest::of(root.as_deref().unwrap_or(text)).shared;
+    names(Says::Inherited).find(|name| shared.contains(&(name.as_str(), Says::Runtime)))
 }
 
 /// Reads the Cargo.toml of the workspace, if it is another one than the package's.
@@ -63,8 +67,10 @@ fn workspace(folder: &Path, manifest: &Manifest<'_>, read: impl Fn(&Path) -> Opt
 /// The parts of a Cargo.toml that say how the runtime is called.
 #[derive(Default)]
 struct Manifest<'a> {
-    /// The statements of the package's tables about its dependencies, one for a line, by name.
+    /// The statements of the package's tables `[dependencies]`, one for a line, by name.
     dependencies: Vec<(&'a str, Says)>,
+    /// The same for `[dev-dependencies]` and `[build-dependencies]`.
+    others: Vec<(&'a str, Says)>,
     /// The same for `[workspace.dependencies]`.
     shared: Vec<(&'a str, Says)>,
     is_workspace: bool,
@@ -116,8 +122,10 @@ impl<'a> Manifest<'a> {
             let said = (name, Says::of(key.trim(), value));
             if table == "workspace.dependencies" {
                 manifest.shared.push(said);
-            } else {
+            } else if table.rsplit('.').next() == Some("dependencies") {
                 manifest.dependencies.push(said);
+            } else {
+                manifest.others.push(said);
             }
             if line.contains('}') {
                 open = None;
@@ -209,6 +217,22 @@ mod tests {
                 Some("locks"),
             ),
             ("[dependencies]\ndistributed-locks = \"1\"\nlock-runtime = \"1\"", None),
+            (
+                "[dev-dependencies]\nlock-runtime = \"1\"\n[dependencies]\ndistributed-locks = \"1\"",
+                Some("distributed_locks"),
+            ),
+            (
+                "[dependencies]\nlocks = { package = \"distributed-locks\" }\n[build-dependencies.lock-runtime]\nversion = \"1\"",
+                Some("locks"),
+            ),
+            (
+                "[dependencies]\nlock-runtime = \"1\"\n[dev-dependencies]\ndistributed-locks = \"1\"",
+                None,
+            ),
+            (
+                "[target.'cfg(unix)'.dependencies]\nlock-runtime = \"1\"\n[dev-dependencies]\nlocks = { package = \"lock-runtime\" }",
+                None,
+            ),
             ("[dependencies]\nlock-runtime = \"1\"", None),
             ("[dependencies]\nlock-runtime.workspace = true", None),
             ("[dependencies.lock-runtime]\nversion = \"1\"", None),
