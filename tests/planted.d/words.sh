@@ -55,7 +55,7 @@ pub fn returned' \
     attribute return_types::an_error_that_remembers_its_place_points_at_the_annotated_function \
     'attribute/mod.rs'
 
-plant results-of-another-function lock-runtime/src/acquire/mod.rs \
+plant results-of-another-function lock-runtime/src/acquire/coalesce.rs \
     'item: TypeId::of::<I>(),' \
     'item: TypeId::of::<()>(),' \
     attribute coalesce::functions_that_one_macro_writes_share_no_result \
