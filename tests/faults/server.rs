@@ -408,7 +408,7 @@ async fn a_fence_that_cannot_grow_leaves_no_lock() {
     server.cmd(&["DEL", &stored("%lock-fence")]);
     server.cmd(&["LPUSH", &stored("%lock-fence"), "1"]);
     let said = refused(locks.lock("overflow").lease(LONG).fencing(true).acquire().await);
-    assert!(said.contains("another program's data"), "{said}");
+    assert!(said.contains("%lock-fence` holds another program's data"), "{said}");
     assert!(!server.exists(&stored("overflow")), "a lock was left");
     server.cmd(&["DEL", &stored("%lock-fence")]);
     server.cmd(&["SET", &stored("%lock-fence"), &i64::MAX.to_string()]);

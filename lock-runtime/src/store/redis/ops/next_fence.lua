@@ -13,7 +13,7 @@ local function next_fence(counter, needed)
   local last = redis.pcall('INCR', counter)
   if type(last) == 'table' then
     if string.find(last.err, 'WRONGTYPE', 1, true) then
-      local text = 'ERR the fencing counter `' .. counter .. '` holds data of another program'
+      local text = 'ERR the fencing counter `' .. counter .. "` holds another program's data"
       error(redis.REDIS_VERSION_NUM and {err = text} or text, 0)
     end
     -- Fails in the same way.
