@@ -147,15 +147,6 @@ impl Failure {
     }
 }
 
-/// Returns the code of a server's refusal, such as `READONLY`: the first word in capitals. The rest of the text may differ
-/// from one renewal to the next. Empty if there is no code.
-fn code(error: &StoreError) -> Box<str> {
-    let cause = error.cause().to_string();
-    let mut words = cause.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let code = words.find(|word| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase()));
-    code.unwrap_or_default().into()
-}
-
 /// The time without a failure after which the next one is logged as that of another outage. The locks of the last
 /// one may have been lost without a renewal after it.
 const OUTAGE_IS_OVER: Duration = Duration::from_secs(60);
@@ -170,7 +161,7 @@ impl Backend {
         renews: bool,
         locks: impl FnOnce() -> usize,
     ) {
-        let refusal = (error.is_permanent() || renews && error.is_answer()).then(|| code(error));
+        let refusal = (error.is_permanent() || renews && error.is_answer()).then(|| error.code());
         let is_refused = refusal.is_some();
         let now = self.now();
         {

@@ -983,6 +983,15 @@ impl StoreError {
         Self(Arc::new(failure))
     }
 
+    /// Returns the code of a server's refusal, such as `READONLY`: the first word in capitals. The rest of the text may
+    /// differ from one renewal to the next. Empty if there is no code.
+    pub(crate) fn code(&self) -> Box<str> {
+        let cause = self.cause().to_string();
+        let mut words = cause.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let code = words.find(|word| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase()));
+        code.unwrap_or_default().into()
+    }
+
     /// Returns `true` if a server has answered with this error.
     pub(crate) fn is_answer(&self) -> bool {
         self.0.answered

@@ -243,7 +243,12 @@ impl LockStore for RedisStore {
     }
 
     fn renew_each<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Option<Ownership>>> {
-        Box::pin(async move { known(renew_apart(requests, &|some| self.renew(some)).await) })
+        Box::pin(async move {
+            known(
+                self.background.host(),
+                renew_apart(requests, &|some| self.renew(some)).await,
+            )
+        })
     }
 
     fn wait_for_replicas<'a>(&'a self, requests: &'a [RenewRequest], replicas: u32) -> StoreFuture<'a, Replicated> {

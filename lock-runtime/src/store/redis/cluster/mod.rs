@@ -548,7 +548,7 @@ impl LockStore for ClusterStore {
     }
 
     fn renew_each<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Option<Ownership>>> {
-        Box::pin(async move { known(self.renew_all(requests).await) })
+        Box::pin(async move { known(&self.nodes.common.host, self.renew_all(requests).await) })
     }
 
     fn wait_for_replicas<'a>(&'a self, requests: &'a [RenewRequest], replicas: u32) -> StoreFuture<'a, Replicated> {

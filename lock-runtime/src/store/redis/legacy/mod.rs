@@ -212,7 +212,12 @@ impl LockStore for LegacySetnxStore {
     }
 
     fn renew_each<'a>(&'a self, requests: &'a [RenewRequest]) -> StoreFuture<'a, Vec<Option<Ownership>>> {
-        Box::pin(async move { known(renew_apart(requests, &|some| self.renew(some)).await) })
+        Box::pin(async move {
+            known(
+                self.server.background.host(),
+                renew_apart(requests, &|some| self.renew(some)).await,
+            )
+        })
     }
 
     fn health(&self) -> Option<watch::Receiver<Vec<ServerHealth>>> {

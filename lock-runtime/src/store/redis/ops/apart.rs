@@ -1,9 +1,12 @@
 //! Renewals of several locks of which the server refuses some, such as one whose key its user may not use any more.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::time::Duration;
 
 use futures_util::future::join;
 
+use crate::host::{Host, Moment, Mutex};
 use crate::store::{Effect, Ownership, RenewRequest, StoreError, StoreFuture};
 
 type Verdicts<'a> = Pin<Box<dyn Future<Output = Vec<Result<Ownership, StoreError>>> + Send + 'a>>;
@@ -32,8 +35,16 @@ fn is_refused(error: &StoreError) -> bool {
     error.is_answer() && error.is_permanent() && error.effect() == Effect::None
 }
 
+/// The codes of refusals, and when each came last.
+#[derive(Default)]
+struct Refusals(Mutex<BTreeMap<Box<str>, Moment>>);
+
+/// The time without a refusal after which the next one is logged again.
+const IS_OVER: Duration = Duration::from_secs(60);
+
 /// Returns the verdict on each lock, if there is one. If there is none on any lock, fails with the reason.
 pub(in crate::store::redis) fn known(
+    host: &Host,
     verdicts: Vec<Result<Ownership, StoreError>>,
 ) -> Result<Vec<Option<Ownership>>, StoreError> {
     let refused = verdicts.iter().filter_map(|verdict| verdict.as_ref().err());
@@ -44,7 +55,12 @@ pub(in crate::store::redis) fn known(
     }
     let refused: Vec<_> = refused.filter(|error| is_refused(error)).collect();
     if let Some(error) = refused.first() {
-        tracing::warn!(%error, locks = refused.len(), "the server refuses to renew some locks of several");
+        let now = host.now();
+        let last = host.keep(Refusals::default).0.lock().insert(error.code(), now);
+        // The locks are renewed again and again, until they are lost.
+        if last.is_none_or(|last| now.since(last) >= IS_OVER) {
+            tracing::warn!(%error, locks = refused.len(), "the server refuses to renew some locks of several");
+        }
     }
     Ok(verdicts.into_iter().map(Result::ok).collect())
 }
