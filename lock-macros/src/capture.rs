@@ -627,11 +627,11 @@ fn mentions(tokens: &TokenStream, ident: &Ident) -> bool {
 }
 
 /// Returns `true` if a string among the tokens mentions `ident`, as `format!("{ident}")` and
-/// `format!("{:ident$}", …)` do.
+/// `format!("{:ident$}", …)` do. There, `r#type` is written `type`.
 fn formats(tokens: &TokenStream, ident: &Ident) -> bool {
     tokens.clone().into_iter().any(|token| match token {
         TokenTree::Group(group) => formats(&group.stream(), ident),
-        TokenTree::Literal(literal) => Format::of(&literal.to_string()).mentions(&ident.to_string()),
+        TokenTree::Literal(literal) => Format::of(&literal.to_string()).mentions(&ident.unraw().to_string()),
         _ => false,
     })
 }
@@ -657,5 +657,14 @@ mod tests {
             let found = tokens.parse::<TokenStream>().map(|tokens| mentions(&tokens, &from));
             assert_eq!(found.ok(), Some(expected), "{tokens}");
         }
+    }
+
+    #[test]
+    fn a_string_inserts_a_raw_name_without_its_prefix() {
+        let kind = Ident::new_raw("type", Span::call_site());
+        let found = "f(\"x:{type}\")"
+            .parse::<TokenStream>()
+            .map(|tokens| formats(&tokens, &kind));
+        assert_eq!(found.ok(), Some(true));
     }
 }
