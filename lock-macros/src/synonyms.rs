@@ -67,7 +67,7 @@ const RELEASES: [&str; 2] = ["confirmed", "pipelined"];
 /// The words of `on_busy` and `on_lost`, each with others that mean it and that hardly name a function.
 const OUTCOMES: [(&str, &str, &str); 4] = [
     ("on_busy", "error", "err exception"),
-    ("on_busy", "skip", "ignore ignored none None nothing noop skipped"),
+    ("on_busy", "skip", "ignore ignored none None nothing noop skipped Skip SKIP"),
     ("on_lost", "cancel", "canceled error"),
     (
         "on_lost",
@@ -222,6 +222,7 @@ mod tests {
             ("on_busy", "eror", Some("error")),
             ("on_busy", "ignore", Some("skip")),
             ("on_busy", "None", Some("skip")),
+            ("on_busy", "Skip", Some("skip")),
             ("on_lost", "signl", Some("signal")),
             ("on_lost", "cancle", Some("cancel")),
             ("on_lost", "none", Some("signal")),
