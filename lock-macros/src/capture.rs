@@ -338,7 +338,10 @@ impl Parameters {
 
 impl Plain {
     fn is_used(&self, used: &BTreeSet<String>, body: &TokenStream) -> bool {
-        is_underscored(&self.ident) || used.contains(&self.ident.to_string()) || mentions(body, &self.ident)
+        is_underscored(&self.ident)
+            || used.contains(&self.ident.to_string())
+            || mentions(body, &self.ident)
+            || formats(body, &self.ident)
     }
 
     /// Returns a statement that mentions the parameter as a whole.

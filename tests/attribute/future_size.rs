@@ -31,6 +31,12 @@ macro_rules! functions {
                 ready(()).await;
                 Ok(payload.len() + usize::from(id > 0))
             }
+
+            $(#[$attr])*
+            pub(super) async fn printed_argument(id: u64, payload: [u8; 16_384]) -> Shop<usize> {
+                ready(()).await;
+                Ok(format!("{id}: {payload:?}").len())
+            }
         }
     };
 }
@@ -64,6 +70,15 @@ fn a_large_argument_is_stored_as_often_as_by_a_plain_function() {
     let (plain, locked) = sizes(
         &plain::large_argument(1, [0; 16_384]),
         &locked::large_argument(1, [0; 16_384]),
+    );
+    assert!(locked <= plain + 512, "plain {plain}, locked {locked}");
+}
+
+#[test]
+fn a_large_argument_that_is_only_printed_is_stored_as_often_as_by_a_plain_function() {
+    let (plain, locked) = sizes(
+        &plain::printed_argument(1, [0; 16_384]),
+        &locked::printed_argument(1, [0; 16_384]),
     );
     assert!(locked <= plain + 512, "plain {plain}, locked {locked}");
 }
