@@ -213,7 +213,8 @@ impl Parameters {
             [only] if !others.read && !only.ident.to_string().starts_with('_') => only.ident.clone(),
             _ => inside.clone(),
         };
-        let apart = (!matches!(pattern, Pat::Wild(_))).then(|| quote! { #(#attrs)* let #pattern = #inside; });
+        let apart = (!matches!(pattern, Pat::Wild(_)))
+            .then(|| quote! { #[allow(clippy::shadow_unrelated)] #(#attrs)* let #pattern = #inside; });
         let mutability = borrows_mutably(&pattern).then(<Token![mut]>::default);
         self.arriving.push(Arriving::Apart(
             quote! { #(#attrs)* let #mutability #inside = #argument; #apart },
@@ -329,7 +330,17 @@ impl Parameters {
             {
                 let mut pattern = (**pattern).clone();
                 ByReference { used }.visit_pat_mut(&mut pattern);
-                statements.extend(quote! { #[allow(clippy::shadow_same)] let #pattern = &#argument; });
+                // A closure in the attribute may have a parameter of the same name, and not use this one.
+                statements.extend(quote! {
+                    #[allow(
+                        unused_variables,
+                        clippy::pattern_type_mismatch,
+                        clippy::shadow_same,
+                        clippy::shadow_reuse,
+                        clippy::shadow_unrelated
+                    )]
+                    let #pattern = &#argument;
+                });
             }
         }
         statements

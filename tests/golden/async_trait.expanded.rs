@@ -20,7 +20,13 @@ where
             function: ::core::concat!(::core::module_path!(), "::pay"),
         };
         let __lock_call = {
-            #[allow(clippy::shadow_same)]
+            #[allow(
+                unused_variables,
+                clippy::pattern_type_mismatch,
+                clippy::shadow_same,
+                clippy::shadow_reuse,
+                clippy::shadow_unrelated
+            )]
             let Account(id) = &__arg1;
             __lock_private::call(
                 &__LOCK_SITE,

@@ -13,11 +13,29 @@ pub async fn place(
         function: ::core::concat!(::core::module_path!(), "::place"),
     };
     let __lock_call = {
-        #[allow(clippy::shadow_same)]
+        #[allow(
+            unused_variables,
+            clippy::pattern_type_mismatch,
+            clippy::shadow_same,
+            clippy::shadow_reuse,
+            clippy::shadow_unrelated
+        )]
         let State(state) = &state;
-        #[allow(clippy::shadow_same)]
+        #[allow(
+            unused_variables,
+            clippy::pattern_type_mismatch,
+            clippy::shadow_same,
+            clippy::shadow_reuse,
+            clippy::shadow_unrelated
+        )]
         let Path((shop, _)) = &shop;
-        #[allow(clippy::shadow_same)]
+        #[allow(
+            unused_variables,
+            clippy::pattern_type_mismatch,
+            clippy::shadow_same,
+            clippy::shadow_reuse,
+            clippy::shadow_unrelated
+        )]
         let Extension(config) = &config;
         __lock_private::call_on(
                 &state.locks,
@@ -43,10 +61,13 @@ pub async fn place(
                 return *__lock_value;
             }
             let __lock_arg0 = state;
+            #[allow(clippy::shadow_unrelated)]
             let State(state) = __lock_arg0;
             let __lock_arg1 = shop;
+            #[allow(clippy::shadow_unrelated)]
             let Path((shop, _)) = __lock_arg1;
             let __lock_arg2 = config;
+            #[allow(clippy::shadow_unrelated)]
             let Extension(config) = __lock_arg2;
             #[allow(clippy::shadow_same)]
             let mut order = order;

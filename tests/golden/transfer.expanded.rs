@@ -5,7 +5,13 @@ async fn transfer(&self, from: u64, request: Json<Transfer>) -> Result<(), BankE
         function: ::core::concat!(::core::module_path!(), "::transfer"),
     };
     let __lock_call = {
-        #[allow(clippy::shadow_same)]
+        #[allow(
+            unused_variables,
+            clippy::pattern_type_mismatch,
+            clippy::shadow_same,
+            clippy::shadow_reuse,
+            clippy::shadow_unrelated
+        )]
         let Json(request) = &request;
         __lock_private::call_all_on(
                 &self.locks,
@@ -28,6 +34,7 @@ async fn transfer(&self, from: u64, request: Json<Transfer>) -> Result<(), BankE
             }
             let _ = &from;
             let __lock_arg2 = request;
+            #[allow(clippy::shadow_unrelated)]
             let Json(request) = __lock_arg2;
             let __lock_value: Result<(), BankError> = '__lock_end: {
                 if let ::core::option::Option::Some(__lock_value) = ::core::option::Option::None::<

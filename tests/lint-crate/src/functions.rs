@@ -29,8 +29,8 @@ impl From<LockError> for ShopError {
 
 impl Display for ShopError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lock(error) => write!(out, "{error}"),
+        match *self {
+            Self::Lock(ref error) => write!(out, "{error}"),
             Self::SoldOut => out.write_str("sold out"),
         }
     }
@@ -450,6 +450,16 @@ pub async fn step(order: u32, workflow: &Named) -> Shop<u32> {
 #[distributed_lock(keys = ["account:<from>", "account:<to>", "fees"], lease = 15, lock_delay = Duration::from_secs(5))]
 pub async fn transfer(from: u32, Wrapped(to): Wrapped<u32>, cents: u64) -> Shop<u64> {
     Ok(ready(cents).await + u64::from(to))
+}
+
+/// Keys of a list, whose closure has a parameter with the name of another argument.
+///
+/// # Errors
+/// The lock's.
+#[distributed_lock(keys = ids.iter().map(|id| format!("account:{id}")))]
+#[expect(clippy::shadow_unrelated, reason = "that of the closure")]
+pub async fn of_a_list(Wrapped(id): Wrapped<u64>, ids: Vec<u64>) -> Shop<u64> {
+    Ok(ready(id).await)
 }
 
 /// A report, of which every caller gets a copy.
