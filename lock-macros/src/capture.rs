@@ -83,7 +83,12 @@ enum Origin {
     /// The name of a parameter, which is in scope.
     Parameter,
     /// A name that is bound when the pattern destructures the argument.
-    Pattern { argument: Ident, pattern: Box<Pat> },
+    Pattern {
+        /// The `cfg`s of the parameter.
+        conditions: Vec<Attribute>,
+        argument: Ident,
+        pattern: Box<Pat>,
+    },
 }
 
 /// A name that a pattern binds.
@@ -197,6 +202,7 @@ impl Parameters {
                 // The attribute's expressions see this name as a reference, like every name that
                 // a pattern binds.
                 let origin = Origin::Pattern {
+                    conditions: conditions(&attrs),
                     argument: ident.clone(),
                     pattern: Box::new(plain(ident.clone())),
                 };
@@ -230,6 +236,7 @@ impl Parameters {
             }));
         }
         let origin = Origin::Pattern {
+            conditions: conditions(&attrs),
             argument,
             pattern: Box::new(pattern),
         };
@@ -325,11 +332,19 @@ impl Parameters {
         let mut done = BTreeSet::new();
         let mut statements = TokenStream::new();
         for name in self.names.iter().filter(|name| used.contains(&name.ident.to_string())) {
-            if let Origin::Pattern { argument, pattern } = &name.origin
-                && done.insert(argument.to_string())
+            if let Origin::Pattern {
+                conditions,
+                argument,
+                pattern,
+            } = &name.origin
             {
                 let mut pattern = (**pattern).clone();
                 ByReference { used }.visit_pat_mut(&mut pattern);
+                // Parameters of which a build has only one may have the same name.
+                let taken = quote! { #(#conditions)* let #pattern = &#argument; };
+                if !done.insert(taken.to_string()) {
+                    continue;
+                }
                 // A closure in the attribute may have a parameter of the same name, and not use this one.
                 statements.extend(quote! {
                     #[allow(
@@ -339,7 +354,7 @@ impl Parameters {
                         clippy::shadow_reuse,
                         clippy::shadow_unrelated
                     )]
-                    let #pattern = &#argument;
+                    #taken
                 });
             }
         }
@@ -358,7 +373,7 @@ impl Plain {
     /// Returns a statement that mentions the parameter as a whole.
     fn captured(&self) -> TokenStream {
         let (ident, lints) = (&self.ident, lints(&self.ident));
-        let conditions = self.attrs.iter().filter(|attr| !is_level(attr));
+        let conditions = conditions(&self.attrs);
         quote! { #lints #(#conditions)* let _ = &#ident; }
     }
 }
@@ -419,6 +434,12 @@ fn attrs_inside(attrs: &mut Vec<Attribute>) -> Vec<Attribute> {
         .collect();
     attrs.retain(|attr| !is_level(attr));
     inside
+}
+
+/// Returns the `cfg`s among the attributes of a variable.
+fn conditions(attrs: &[Attribute]) -> Vec<Attribute> {
+    let conditions = attrs.iter().filter(|attr| attr.path().is_ident("cfg"));
+    conditions.cloned().collect()
 }
 
 /// Returns `true` if an attribute sets a lint's level.
@@ -572,6 +593,7 @@ impl<'ast> Visit<'ast> for Patterns<'_> {
             && !is_whole(&local.pat)
         {
             let origin = Origin::Pattern {
+                conditions: conditions(&local.attrs),
                 argument: argument.ident.clone(),
                 pattern: Box::new(local.pat.clone()),
             };

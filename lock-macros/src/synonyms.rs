@@ -67,7 +67,11 @@ const RELEASES: [&str; 2] = ["confirmed", "pipelined"];
 /// The words of `on_busy` and `on_lost`, each with others that mean it and that hardly name a function.
 const OUTCOMES: [(&str, &str, &str); 4] = [
     ("on_busy", "error", "err exception"),
-    ("on_busy", "skip", "ignore ignored none None nothing noop skipped Skip SKIP"),
+    (
+        "on_busy",
+        "skip",
+        "ignore ignored none None nothing noop skipped Skip SKIP",
+    ),
     ("on_lost", "cancel", "canceled error"),
     (
         "on_lost",

@@ -126,6 +126,17 @@ async fn conditional(#[cfg(unix)] kept: u32, #[cfg(not(unix))] kept: u64) -> Sho
     Ok(locked_key().await)
 }
 
+#[distributed_lock(key = "cfg:<kept>:<other>")]
+async fn conditional_patterns(
+    #[cfg(not(unix))] (kept, _): (u64, u64),
+    #[cfg(unix)] Named(kept): Named,
+    #[cfg(unix)] [other]: [u32; 1],
+    #[cfg(not(unix))] [other]: [u64; 1],
+) -> Shop<String> {
+    let _ = (kept, other);
+    Ok(locked_key().await)
+}
+
 #[tokio::test]
 async fn destructured_parameters_are_bound_and_can_be_in_the_key() {
     start().await;
@@ -184,6 +195,10 @@ async fn raw_identifiers_and_conditional_parameters_are_accepted() {
     start().await;
     assert_eq!(raw_identifiers(1, 2).await.unwrap(), "raw identifier:1:2");
     assert_eq!(conditional(4).await.unwrap(), "cfg:4");
+    assert_eq!(
+        conditional_patterns(Named("a".to_owned()), [5]).await.unwrap(),
+        "cfg:a:5"
+    );
 }
 
 #[distributed_lock(key = "generic:<id>:<N>")]
