@@ -88,7 +88,7 @@ impl Model {
                 quote! {
                     fn #item() {}
                     match #coalesce.await {
-                        ::core::result::Result::Ok(#granted) => #held.insert(#granted).run(#pinned).await,
+                        ::core::result::Result::Ok(#granted) => (&mut #held).insert(#granted).run(#pinned).await,
                         ::core::result::Result::Err(#value) => #value,
                     }
                 },
@@ -341,7 +341,9 @@ impl Model {
 }
 
 impl Template {
-    /// Writes `key().text(…).value(…)`.
+    /// Writes `(&mut key()).text(…).value(…)`. A method of a trait of the user's, implemented for
+    /// every type and called on a `&self`, would go before the builder's own if the builder were not
+    /// borrowed already.
     fn builder(&self, private: &Ident) -> TokenStream {
         let place = Span::call_site().located_at(self.span);
         let parts = self.parts.iter().map(|part| match part {
@@ -351,7 +353,7 @@ impl Template {
             Part::Insert(insert) if insert.is_named => quote_spanned! { place=> .insert(&#insert) },
             Part::Insert(insert) => quote_spanned! { place=> .value(&#insert) },
         });
-        quote! { #private::key() #(#parts)* }
+        quote! { (&mut #private::key()) #(#parts)* }
     }
 }
 

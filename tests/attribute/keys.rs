@@ -101,3 +101,45 @@ async fn an_empty_or_long_key_is_an_error() {
         );
     }
 }
+
+/// A trait of the user's, which gives every type methods with the names of the generated code's.
+mod under_a_trait_for_every_type {
+    use super::*;
+
+    #[allow(dead_code)]
+    trait Everything {
+        fn text(&self) {}
+        fn value(&self) {}
+        fn raw(&self) {}
+        fn insert(&self) {}
+        fn run(&self) {}
+        fn lease(&self) {}
+    }
+
+    impl<T: ?Sized> Everything for T {}
+
+    #[distributed_lock(key = "trait:<id>", lease = 15, coalesce)]
+    pub(super) async fn text_first(id: u32) -> Result<String, LockError> {
+        Ok(locked_key().await)
+    }
+
+    #[distributed_lock(key = "<id>:trait")]
+    pub(super) async fn insert_first(id: u32) -> Result<String, LockError> {
+        Ok(locked_key().await)
+    }
+
+    #[distributed_lock(key = "<id.0>:<id.1:raw>")]
+    pub(super) async fn value_first(id: (u32, u32)) -> Result<String, LockError> {
+        Ok(locked_key().await)
+    }
+}
+
+#[tokio::test]
+async fn methods_that_a_trait_gives_every_type_do_not_build_the_key() {
+    use under_a_trait_for_every_type::{insert_first, text_first, value_first};
+
+    start().await;
+    assert_eq!(text_first(1).await.unwrap(), "trait:1");
+    assert_eq!(insert_first(2).await.unwrap(), "2:trait");
+    assert_eq!(value_first((3, 4)).await.unwrap(), "3:4");
+}

@@ -7,7 +7,11 @@ pub(crate) async fn report(r#type: Kind, path: &str) -> Report {
     };
     let __lock_call = __lock_private::call(
             &__LOCK_SITE,
-            __lock_private::key().text("report:").insert(&r#type).text(":").raw(&path),
+            (&mut __lock_private::key())
+                .text("report:")
+                .insert(&r#type)
+                .text(":")
+                .raw(&path),
         )
         .exclusive()
         .renew(false)

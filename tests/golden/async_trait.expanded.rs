@@ -30,7 +30,7 @@ where
             let Account(id) = &__arg1;
             __lock_private::call(
                 &__LOCK_SITE,
-                __lock_private::key().text("account:").value(&id),
+                (&mut __lock_private::key()).text("account:").value(&id),
             )
         };
         let mut __lock_held = ::core::option::Option::None;

@@ -6,7 +6,7 @@ async fn report(limits: &Limits, month: u32) -> Result<Arc<Report>, ReportError>
     };
     let __lock_call = __lock_private::call(
             &__LOCK_SITE,
-            __lock_private::key().text("report:").insert(&month),
+            (&mut __lock_private::key()).text("report:").insert(&month),
         )
         .semaphore(limits.reports);
     let mut __lock_held = ::core::option::Option::None;
@@ -32,7 +32,7 @@ async fn report(limits: &Limits, month: u32) -> Result<Arc<Report>, ReportError>
         fn __lock_item() {}
         match __lock_private::coalesce(__lock_call, &__lock_body, __lock_item).await {
             ::core::result::Result::Ok(__lock_granted) => {
-                __lock_held.insert(__lock_granted).run(__lock_body).await
+                (&mut __lock_held).insert(__lock_granted).run(__lock_body).await
             }
             ::core::result::Result::Err(__lock_value) => __lock_value,
         }

@@ -10,7 +10,7 @@ async fn reduce_stock(
     };
     let __lock_call = __lock_private::call(
             &__LOCK_SITE,
-            __lock_private::key().text("inventory:").insert(&item_id),
+            (&mut __lock_private::key()).text("inventory:").insert(&item_id),
         )
         .lease(const { ::core::time::Duration::new(15, 0) })
         .wait(const { ::core::time::Duration::new(5, 0) });

@@ -40,7 +40,7 @@ pub async fn place(
         __lock_private::call_on(
                 &state.locks,
                 &__LOCK_SITE,
-                __lock_private::key()
+                (&mut __lock_private::key())
                     .text("{")
                     .value(&shop)
                     .text("}:order:")

@@ -7,7 +7,7 @@ async fn run<const N: usize>(mut self, batch: [Job; N]) {
     let __lock_call = __lock_private::call_on(
             &self.locks,
             &__LOCK_SITE,
-            __lock_private::key().text("job:").value(&self.name),
+            (&mut __lock_private::key()).text("job:").value(&self.name),
         )
         .wait(const { ::core::time::Duration::new(0, 0) })
         .at_least(const { ::core::time::Duration::new(90, 0) });

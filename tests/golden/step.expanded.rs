@@ -7,9 +7,9 @@ async fn step(order: &Order, workflow_id: Uuid) -> Result<(), OrderError> {
     let __lock_call = __lock_private::for_owner(
             __lock_private::call(
                 &__LOCK_SITE,
-                __lock_private::key().text("order:").value(&order.id),
+                (&mut __lock_private::key()).text("order:").value(&order.id),
             ),
-            __lock_private::key().text("workflow:").insert(&workflow_id),
+            (&mut __lock_private::key()).text("workflow:").insert(&workflow_id),
         )
         .reentrant(false)
         .fair(false)

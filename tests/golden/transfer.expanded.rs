@@ -17,8 +17,8 @@ async fn transfer(&self, from: u64, request: Json<Transfer>) -> Result<(), BankE
                 &self.locks,
                 &__LOCK_SITE,
                 [
-                    __lock_private::key().text("account:").insert(&from),
-                    __lock_private::key().text("account:").value(&request.to),
+                    (&mut __lock_private::key()).text("account:").insert(&from),
+                    (&mut __lock_private::key()).text("account:").value(&request.to),
                 ],
             )
             .lock_delay(const { ::core::time::Duration::new(5, 0) })
