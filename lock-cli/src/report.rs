@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
 
 use lock_runtime::LockInfo;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::exit::{Failure, SYSTEM};
@@ -69,6 +70,20 @@ impl Output {
     /// Lets the reader have the lines so far.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         self.0.flush().map_err(|error| unwritten(&error))
+    }
+
+    /// Fails if the reader is gone, which a write would notice only when there is a line for it.
+    pub(crate) fn is_read() -> Result<(), Failure> {
+        let stdout = io::stdout();
+        let mut ready = [PollFd::new(&stdout, PollFlags::empty())];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Where stdout cannot be polled, the next write tells.
+        let _ = poll(&mut ready, Some(&at_once));
+        let gone = PollFlags::ERR | PollFlags::HUP;
+        if ready.iter().any(|stdout| stdout.revents().intersects(gone)) {
+            return Err(Failure::new(BROKEN_PIPE, ""));
+        }
+        Ok(())
     }
 }
 

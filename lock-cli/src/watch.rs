@@ -67,6 +67,7 @@ pub(crate) fn watch(store: &Store, options: &Watch) -> Result<u8, Failure> {
         let mut is_out = false;
         loop {
             tokio::time::sleep(options.interval).await;
+            Output::is_read()?;
             let now = match look(&locks, &options.pattern).await {
                 Ok(now) => now,
                 Err(error) if error.is_retryable() => {

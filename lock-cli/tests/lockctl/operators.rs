@@ -241,6 +241,27 @@ async fn changes_are_watched_and_renewals_are_none() {
 }
 
 #[test]
+fn a_watch_whose_reader_is_gone_ends() {
+    let server = Server::start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockctl"));
+    command.args(["watch", "--interval", "10ms", "zz*"]);
+    command
+        .env("LOCK_URL", server.url())
+        .stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let until = std::time::Instant::now() + lock_tests::PATIENCE;
+    let mut ended = None;
+    while ended.is_none() && std::time::Instant::now() < until {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        ended = child.try_wait().unwrap();
+    }
+    let _ = child.kill();
+    child.wait().unwrap();
+    assert_eq!(ended.and_then(|status| status.code()), Some(141));
+}
+
+#[test]
 fn the_doctor_finds_nothing_on_a_good_server() {
     let server = Server::start();
     for url in [server.url(), server.unix_url()] {
