@@ -77,7 +77,7 @@ impl Model {
         // rustc points here if the future is not `Send` because it keeps a result that is not.
         let value = Ident::new(&value.to_string(), value.span().located_at(self.returned()));
         let (site, request, policy, body) = (self.site(), self.call(), self.policy(), self.future(body));
-        let (ran, parted, land) = if self.coalesce {
+        let (ran, release, land) = if self.coalesce {
             // A compile error about a result that is not `Clone` belongs at the return type.
             let place = Span::call_site().located_at(self.returned());
             let body = Ident::new(&pinned.to_string(), pinned.span().located_at(place));
@@ -92,13 +92,16 @@ impl Model {
                         ::core::result::Result::Err(#value) => #value,
                     }
                 },
-                quote! { let (#held, #flight) = #private::part(#held); },
+                quote! {
+                    let (#held, #flight) = #private::part(#held);
+                    let #left = #held.await;
+                },
                 quote! { #private::land(#flight, &#value, &#left); },
             )
         } else {
             (
                 quote! { #private::run(#private::enter(#call).await, &mut #held, #pinned).await },
-                TokenStream::new(),
+                quote! { let #left = #private::leave(#held).await; },
                 TokenStream::new(),
             )
         };
@@ -122,8 +125,7 @@ impl Model {
                 #ran
             };
             #began
-            #parted
-            let #left = #private::leave(#held).await;
+            #release
             #land
             #undo
             #returned

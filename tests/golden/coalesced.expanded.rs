@@ -38,7 +38,7 @@ async fn report(limits: &Limits, month: u32) -> Result<Arc<Report>, ReportError>
         }
     };
     let (__lock_held, __lock_flight) = __lock_private::part(__lock_held);
-    let __lock_left = __lock_private::leave(__lock_held).await;
+    let __lock_left = __lock_held.await;
     __lock_private::land(__lock_flight, &__lock_value, &__lock_left);
     __lock_private::returned(__lock_value, __lock_left, __lock_private::OrError)
 }

@@ -554,6 +554,36 @@ async fn a_leader_that_is_polled_no_more_before_it_has_the_lock_loses_the_lead()
     assert_eq!(server.value("report"), None);
 }
 
+/// The leader is polled no more once its body is over, while it waits for the release. The lock is free then.
+#[tokio::test]
+async fn a_leader_that_is_polled_no_more_during_its_release_loses_those_that_wait() {
+    let server = Server::start();
+    let stage = stage(manager(&server));
+    let mut frozen = call(&stage, false);
+    poll(&mut frozen);
+    let mut others: JoinSet<_> = (0..3).map(|_| call(&stage, false)).collect();
+    tokio::task::yield_now().await;
+    // The body ends in the poll in which it begins, and the release is sent in that poll too.
+    while stage.runs.load(Ordering::Relaxed) == 0 {
+        poll(&mut frozen);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let results = async {
+        let mut results = Vec::new();
+        while let Some(result) = others.join_next().await {
+            results.push(result.unwrap().unwrap());
+        }
+        results
+    };
+    let results = timeout(SOON, results)
+        .await
+        .expect("they wait for one that is polled no more");
+    assert_eq!(results, [2; 3], "what the frozen call has is not for them any more");
+    // It has its own result all the same.
+    assert_eq!(timeout(PATIENCE, frozen).await.expect("it hangs").unwrap(), 1);
+    assert_eq!(server.value("report"), None);
+}
+
 /// The first in the queue is handed the lock and polled no more. Its notice stays unread, and its place is lost. That is no reason to ask
 /// the server about it again and again, while others wait behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::acquire::line::{self, Line, Numbers};
 use crate::acquire::shared::Shared;
 use crate::error::LockError;
 use crate::hold::call_tree::{self, Relation};
+use crate::hold::guard::Leave;
 use crate::hold::{Hold, LockOptions};
 use crate::host::{Moment, Mutex, contained};
 use crate::key::{self, CallSite, Keys, Names};
@@ -135,6 +137,12 @@ impl Inner {
     fn led_by(&mut self, flight: &Arc<Flight>, lead: u64) -> Option<&mut Party> {
         self.parties.get_mut(flight).filter(|party| party.calls.place == lead)
     }
+
+    /// Takes out a party without calls, to be dropped once the flights are unlocked.
+    fn take_if_over(&mut self, flight: &Arc<Flight>) -> Option<Party> {
+        let is_over = self.parties.get(flight).is_some_and(|party| party.calls.is_over());
+        if is_over { self.parties.remove(flight) } else { None }
+    }
 }
 
 /// The lead of a flight, as the lock thread sees it.
@@ -161,19 +169,86 @@ impl Lead for Led {
     }
 }
 
+/// The followers of a closed flight, until its leader has landed. The lock thread sees it as a lead: a leader that is
+/// not polled while it waits for its release loses them.
+struct Closed {
+    manager: Arc<Shared>,
+    flight: Arc<Flight>,
+    /// `None` once the leader or the lock thread has taken them out.
+    party: Mutex<Option<Party>>,
+}
+
+impl Closed {
+    fn take(&self) -> Option<Party> {
+        self.party.lock().take()
+    }
+
+    /// Has the followers follow the call that leads now, or lets the first of them lead.
+    fn hand_over(&self) {
+        let next = self.take().and_then(|party| self.leave(party));
+        if let Some((next, lead)) = next {
+            // If the next call has left meanwhile, its turn is dropped and the call behind it leads.
+            let leader = Leader::new(&self.manager, &self.flight, lead);
+            give(&self.manager, &self.flight, next, leader);
+        }
+    }
+
+    /// Returns the next leader and the number of its lead.
+    fn leave(&self, mut closed: Party) -> Option<(Offered, u64)> {
+        let mut inner = self.manager.flights.inner();
+        // Those that have left a closed flight have not found themselves in it. Each says so while the flights are locked.
+        let gone = closed.calls.close_up();
+        let Inner { parties, numbers } = &mut *inner;
+        let next = match parties.entry(Arc::clone(&self.flight)) {
+            Entry::Vacant(free) => next_of(free.insert(closed), numbers),
+            // Another call leads by now, and the followers of this leader follow that one.
+            Entry::Occupied(mut party) => {
+                let woken = party.get_mut().calls.adopt(closed.calls);
+                drop(inner);
+                drop(gone);
+                line::wake(woken);
+                return None;
+            }
+        };
+        let over = inner.take_if_over(&self.flight);
+        drop(inner);
+        drop((over, gone));
+        next
+    }
+}
+
+impl Lead for Closed {
+    fn revoke(&self) {
+        self.hand_over();
+    }
+
+    fn is_followed(&self) -> bool {
+        let party = self.party.lock();
+        let mut waiting = party.iter().flat_map(|party| party.calls.waiting.values());
+        waiting.any(|follower| !follower.turn.is_over())
+    }
+}
+
+/// Leaves the lead of a party.
+fn next_of(party: &mut Party, numbers: &mut Numbers) -> Option<(Offered, u64)> {
+    party.holder = None;
+    party.calls.leave(numbers)
+}
+
 /// The call that asks for the lock and runs. If it is dropped before it has [landed](Self::land),
 /// its first follower leads. Until it [holds](Self::holds) the lock, the lead may be [taken
-/// away](crate::acquire::callers::Lead::revoke), and dropping it then has no effect.
+/// away](crate::acquire::callers::Lead::revoke), and dropping it then has no effect. While it waits for
+/// its [release](Self::watched), its followers may be taken away, and it then lands without them.
 pub(crate) struct Leader {
     manager: Arc<Shared>,
     flight: Arc<Flight>,
     number: u64,
-    /// Makes the lock thread check that the call is polled.
+    /// Makes the lock thread check that the call is polled: before it has the lock, and during its release.
     // Boxed for the same reason as `closed`.
     asking: Option<Box<Asking>>,
     /// The followers at the time the flight was closed.
-    // Boxed to keep the futures of callers small, which contain a leader.
-    closed: Option<Box<Party>>,
+    // Behind a pointer to keep the futures of callers small, which contain a leader.
+    closed: Option<Arc<Closed>>,
     landed: bool,
 }
 
@@ -191,16 +266,43 @@ impl Leader {
 
     /// Makes the lock thread check from here on that the call is polled.
     fn begin(mut self) -> Self {
-        let (watchdog, _) = self.manager.pace();
         let front = Arc::new(Led {
             manager: Arc::clone(&self.manager),
             flight: Arc::clone(&self.flight),
             lead: self.number,
         });
+        self.watch(front);
+        self
+    }
+
+    fn watch(&mut self, front: Arc<dyn Lead>) {
+        let (watchdog, _) = self.manager.pace();
         let front = Some(Ahead::Lead(front));
         let asking = Asking::begin(&self.manager.callers, &watchdog, Arc::default(), front);
         self.asking = Some(Box::new(asking));
-        self
+    }
+
+    /// Makes the lock thread check that the call is polled while it waits for the release of its lock, if calls wait
+    /// for its result. If it is not, they no longer wait for it. Call it when the flight is closed.
+    pub(crate) fn watched(&mut self, release: Leave) -> Leave {
+        let followed = self
+            .closed
+            .as_ref()
+            .filter(|closed| closed.is_followed())
+            .map(Arc::clone);
+        match (release, followed) {
+            (Leave::InStore(mut release), Some(closed)) if !self.manager.host().is_forked() => {
+                self.watch(closed);
+                let caller = self.caller();
+                Leave::InStore(Box::pin(async move {
+                    match caller {
+                        Some(caller) => caller.attend(Pin::new(&mut release)).await,
+                        None => release.await,
+                    }
+                }))
+            }
+            (release, _) => release,
+        }
     }
 
     /// Closes the flight: later calls do not follow this leader. Call it before the lock is
@@ -215,7 +317,11 @@ impl Leader {
                 None
             };
             drop(inner);
-            self.closed = Some(Box::new(party.unwrap_or_default()));
+            self.closed = Some(Arc::new(Closed {
+                manager: Arc::clone(&self.manager),
+                flight: Arc::clone(&self.flight),
+                party: Mutex::new(party),
+            }));
         }
     }
 
@@ -235,49 +341,30 @@ impl Leader {
     /// Gives every follower a clone of the result. `copy` is called only if there is a follower.
     pub(crate) fn land(mut self, copy: impl FnOnce() -> Landed) {
         self.close();
-        let is_followed = self
-            .closed
-            .as_ref()
-            .is_some_and(|party| !party.calls.waiting.is_empty());
-        if !self.manager.host().is_forked() && is_followed {
+        if !self.manager.host().is_forked()
+            && let Some(closed) = &self.closed
+            && closed.is_followed()
+        {
             // User code: if it panics, this leader is dropped like any leader that fails.
             let landed = copy();
-            for follower in self.closed.take().unwrap_or_default().calls.waiting.into_values() {
+            // None of them waits any more if the lock thread has come first.
+            for follower in closed.take().unwrap_or_default().calls.waiting.into_values() {
                 follower.give(Turn::Landed(Arc::clone(&landed)));
             }
         }
         self.landed = true;
     }
 
-    /// Leaves the lead. Returns the next leader and the number of its lead.
+    /// Leaves the lead of a flight that is not closed. Returns the next leader and the number of its lead.
     fn leave(&mut self) -> Option<(Offered, u64)> {
-        let mut closed = self.closed.take();
-        let mut gone = Vec::new();
         let mut inner = self.manager.flights.inner();
-        // Those that have left a closed flight have not found themselves in it. Each says so while the flights are locked.
-        if let Some(closed) = &mut closed {
-            gone = closed.calls.close_up();
-        }
         let Inner { parties, numbers } = &mut *inner;
-        let party = match (closed, parties.entry(Arc::clone(&self.flight))) {
-            (None, Entry::Occupied(party)) if party.get().calls.place == self.number => party.into_mut(),
-            (None, _) => return None,
-            (Some(closed), Entry::Vacant(free)) => free.insert(*closed),
-            // Another call leads by now, and the followers of this leader follow that one.
-            (Some(closed), Entry::Occupied(mut party)) => {
-                let woken = party.get_mut().calls.adopt(closed.calls);
-                drop(inner);
-                drop(gone);
-                line::wake(woken);
-                return None;
-            }
-        };
-        party.holder = None;
-        let next = party.calls.leave(numbers);
-        let over = party.calls.is_over();
-        let over = if over { parties.remove(&self.flight) } else { None };
+        let party = parties.get_mut(&self.flight);
+        let party = party.filter(|party| party.calls.place == self.number)?;
+        let next = next_of(party, numbers);
+        let over = inner.take_if_over(&self.flight);
         drop(inner);
-        drop((over, gone));
+        drop(over);
         next
     }
 }
@@ -286,6 +373,10 @@ impl Drop for Leader {
     fn drop(&mut self) {
         // In a forked child, the flights may have been locked by a thread that does not exist here.
         if self.landed || self.manager.host().is_forked() {
+            return;
+        }
+        if let Some(closed) = self.closed.take() {
+            closed.hand_over();
             return;
         }
         if let Some((next, lead)) = self.leave() {
@@ -523,15 +614,7 @@ impl Drop for Following {
         // between, which would make this call follow again. A lead that arrives later goes to the next
         // follower too.
         let turn = self.follower.turn.close();
-        let is_over = inner
-            .parties
-            .get(&self.flight)
-            .is_some_and(|party| party.calls.is_over());
-        let party = if is_over {
-            inner.parties.remove(&self.flight)
-        } else {
-            None
-        };
+        let party = inner.take_if_over(&self.flight);
         drop(inner);
         drop((turn, party, waited));
         contained(|| self.manager.backend.stats.waited(Some(self.site), time));
@@ -702,6 +785,59 @@ mod tests {
         let leader = came(stays.as_ref());
         assert!(matches!(leader, Some(Promotion::Leads(_))));
         drop((leader, stays));
+        assert!(manager.flights.inner().parties.is_empty());
+        Ok(())
+    }
+
+    /// Lets a call take its turn while the lock thread runs, for up to so long.
+    fn comes_within(following: Option<&Following>, most: Duration) -> Option<Promotion> {
+        let began = std::time::Instant::now();
+        let cx = Context::from_waker(std::task::Waker::noop());
+        loop {
+            let turn = following.and_then(|following| following.poll(&cx));
+            if turn.is_some() || began.elapsed() > most {
+                return turn;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_leader_that_is_not_polled_during_its_release_loses_those_that_wait() -> Result<(), ConfigError> {
+        let manager = manager()?;
+        let mut frozen = leads(boarded(&manager));
+        let first = follows(boarded(&manager));
+        let second = follows(boarded(&manager));
+        let release = frozen.as_mut().map(|leader| {
+            // It has the lock.
+            leader.asking = None;
+            leader.close();
+            leader.watched(Leave::InStore(Box::pin(std::future::pending())))
+        });
+        let mut release = release.unwrap_or(Leave::Done(Ok(())));
+        let cx = &mut Context::from_waker(std::task::Waker::noop());
+        // While it is polled it keeps them, for longer than the lock thread waits for a sign.
+        for _ in 0..100 {
+            assert!(Pin::new(&mut release).poll(cx).is_pending());
+            assert!(
+                comes_within(first.as_ref(), Duration::ZERO).is_none(),
+                "a leader that is polled loses them"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let leader = comes_within(first.as_ref(), Duration::from_secs(20));
+        assert!(
+            matches!(leader, Some(Promotion::Leads(_))),
+            "it waits for one that is not polled"
+        );
+        // What the former leader has in the end is not for those that it has lost.
+        land(frozen);
+        assert!(came(second.as_ref()).is_none());
+        if let Some(Promotion::Leads(leader)) = leader {
+            land(Some(leader));
+        }
+        assert!(matches!(came(second.as_ref()), Some(Promotion::Landed(_))));
+        drop((first, second, release));
         assert!(manager.flights.inner().parties.is_empty());
         Ok(())
     }

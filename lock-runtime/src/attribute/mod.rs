@@ -214,20 +214,23 @@ pub fn run<'a, F: Future>(
     }
 }
 
-/// Closes the flight, and separates it from the lock: the caller releases the lock next, and then
-/// [lands](land) the flight.
+/// Closes the flight, and begins to release the lock, separately from it: the caller waits for the release
+/// next, and then [lands](land) the flight.
 // Separate, so that the annotated function's future holds as little as possible while it waits for
 // the release.
-#[must_use]
-pub fn part<R>(coalesced: Option<Coalesced<R>>) -> (Option<Held>, Option<Flight<R>>) {
+pub fn part<R>(coalesced: Option<Coalesced<R>>) -> (Leave, Option<Flight<R>>) {
     let Some(Coalesced { held, mut flight }) = coalesced else {
-        return (None, None);
+        return (leave(None), None);
     };
     if let Some(flight) = &mut flight {
         flight.leader.close();
         flight.shared = held.0.has_ended_in_time();
     }
-    (Some(held), flight)
+    let mut release = leave(Some(held));
+    if let Some(flight) = &mut flight {
+        release = flight.leader.watched(release);
+    }
+    (release, flight)
 }
 
 /// Gives a copy of the body's result to the waiting calls, if the body held its lock to the end.
